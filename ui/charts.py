@@ -1,0 +1,402 @@
+"""Pictures: small figures with one look. Every function draws where it is called (inside `with column:` too).
+
+    charts.timeline(title, [charts.Line(x, y, "waiting", "B"), charts.Line(xa, ya, "idle", "A", dotted=True)],
+                    limits=[("max_num_seqs", 256)], events=[(t, "pool full")], percent=False)
+    charts.stacked(title, [charts.Line(x, y1, "kv", ...), ...])      areas on top of each other
+    charts.bars(title, ["A", "B"], [charts.Part("queue", "waiting", values), ...])      stacked bars side by side
+    charts.histogram(title, [charts.Sample(values, "decode", "B"), ...], unit="s")
+    charts.curve(title, [charts.Line(...)], x_title=..., marks=[(x, y, "now")])     any x, e.g. rate against P99
+    charts.heatmap(title, xs, ys, z, x_title=..., y_title=..., mark=(x, y))
+
+A colour means one thing everywhere: waiting, prefill, decode, preempted, kv, idle (also the baseline A), ink. The unit
+belongs in the title. B is solid, A is dotted: `both(series_of, b, a, colour)` makes the two lines of a chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from ui.text import t
+
+COLOURS = {
+    "light": {
+        "waiting": "#B58009", "prefill": "#045891", "decode": "#029D68", "preempted": "#A12607", "kv": "#BD4FCF",
+        "idle": "#8D959E", "ink": "#18222D", "soft": "#5B6672", "grid": "#E9ECEF", "paper": "#FFFFFF",
+    },
+    "dark": {
+        "waiting": "#F6D75D", "prefill": "#3792FA", "decode": "#36EBB3", "preempted": "#FC3803", "kv": "#ED8CD0",
+        "idle": "#6F767D", "ink": "#E6EAEE", "soft": "#9AA5B1", "grid": "#222B34", "paper": "#0E1318",
+    },
+}
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", sans-serif'
+HATCH = {"waiting": "/", "preempted": "x", "idle": "."}
+HEIGHT = 210  # px
+POINTS = 300  # of a line, at most twice as many are drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line: x, y, colour (a name of COLOURS), the word at its end. `steps`: y holds until the next x."""
+
+    x: Any
+    y: Any
+    colour: str
+    label: str = ""
+    dotted: bool = False
+    fill: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of stacked bars: its name, colour and a value for each bar."""
+
+    label: str
+    colour: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values whose distribution is shown."""
+
+    values: Any
+    colour: str
+    label: str = ""
+    dotted: bool = False
+
+
+# --- the pictures ---------------------------------------------------------------------------------------------------
+
+
+def timeline(
+    title: str, lines: Sequence[Line], *, x_end: float | None = None, y_end: float | None = None, percent: bool = False,
+    limits: Sequence[tuple[str, float]] = (), events: Sequence[tuple[float, str]] = (), height: int = HEIGHT,
+    alt: str = "", key: str | None = None,
+) -> None:
+    """Lines over time in s. `percent`: y is a share 0..1. `limits`: (name, value) dashed; `events`: (time, word)."""
+    curve(
+        title, lines, x_title=t("frame.time_axis"), x_end=x_end, y_end=1.0 if percent and y_end is None else y_end,
+        percent=percent, limits=limits, events=events, height=height, alt=alt, key=key,
+    )
+
+
+def curve(
+    title: str, lines: Sequence[Line], *, x_title: str = "", x_start: float = 0.0, x_end: float | None = None,
+    y_end: float | None = None, percent: bool = False, log_x: bool = False, log_y: bool = False,
+    limits: Sequence[tuple[str, float]] = (), events: Sequence[tuple[float, str]] = (),
+    marks: Sequence[tuple[float, float, str]] = (), height: int = HEIGHT, alt: str = "", key: str | None = None,
+    band: bool = False,
+) -> None:
+    """Lines over any x. `marks`: points (x, y, word). `band`: the lines are areas stacked in their order."""
+    factor = 100.0 if percent else 1.0
+    shown, ends, total = [], [], None
+    for line in lines:
+        x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64) * factor
+        if not band:
+            x, y = bucket(x, y)
+        total = y if total is None or not band else total + y
+        shown.append((line, x, y))
+        finite = np.flatnonzero(np.isfinite(y))
+        if len(finite):
+            at = total[finite[-1]] - (y[finite[-1]] / 2 if band else 0) if band else y[finite[-1]]
+            ends.append((line, float(at)))
+    drawn = [total] if band and total is not None else [y for _, _, y in shown]
+    top = _top([*drawn, np.array([v * factor for _, v in limits])]) if y_end is None else y_end * factor
+    right = x_end if x_end is not None else max((float(x[-1]) for _, x, _ in shown if len(x)), default=1.0)
+    traces = [_line(line, x, y, band) for line, x, y in shown]
+    if marks:
+        traces.append(_points([m[0] for m in marks], [m[1] * factor for m in marks], [m[2] for m in marks]))
+    layout = _layout(title, height, right_words=[line.label for line in lines])
+    low = 0.0
+    if log_y:
+        values = np.concatenate([y[np.isfinite(y) & (y > 0)] for _, _, y in shown] or [np.ones(1)])
+        low = float(values.min()) * 0.8 if len(values) else 0.1
+        top = max(float(values.max()) if len(values) else 1.0, *(v * factor for _, v in limits), low * 2) * 1.25
+    layout["xaxis"] |= {"title": _axis_title(x_title), "range": _range(x_start, right, log_x)}
+    layout["yaxis"] |= {"range": _range(low, top, log_y)}
+    if log_x:
+        layout["xaxis"] |= {"type": "log", "dtick": 1}
+    if log_y:
+        layout["yaxis"] |= {"type": "log", "dtick": 1}
+    if percent:
+        layout["yaxis"] |= {"ticksuffix": "%", "nticks": 5}
+    layout["annotations"] += _end_words(ends, low, top, height, log_y)
+    for name, value in limits:
+        if 0 <= value * factor <= top * 1.0001:
+            _limit(layout, name, value * factor, percent, log_y)
+    for time, word in events:
+        if np.isfinite(time):
+            _event(layout, float(np.log10(time)) if log_x else time, word)
+    draw({"data": traces, "layout": layout}, alt or title, key)
+
+
+def stacked(title: str, lines: Sequence[Line], **options: Any) -> None:
+    """Areas on top of each other over time, first line lowest. All lines have the same x. Options as `timeline`."""
+    options.setdefault("x_title", t("frame.time_axis"))
+    curve(title, lines, band=True, **options)
+
+
+def bars(
+    title: str, names: Sequence[str], parts: Sequence[Part], *, y_end: float | None = None, percent: bool = False,
+    horizontal: bool = False, limits: Sequence[tuple[str, float]] = (), height: int = HEIGHT, alt: str = "",
+    key: str | None = None, words: Callable[[float], str] | None = None,
+) -> None:
+    """One bar a name, each stacked from the parts; part names stand beside the last bar, `words(value)` inside."""
+    factor = 100.0 if percent else 1.0
+    colours = _colours()
+    traces: list[dict[str, Any]] = []
+    heights = np.zeros(len(names))
+    ends: list[tuple[Line, float]] = []
+    for part in parts:
+        values = np.asarray(part.values, np.float64) * factor
+        inside = [words(v) if words and v > 0 else "" for v in np.asarray(part.values, np.float64)]
+        bar = {
+            "type": "bar", "name": part.label, "orientation": "h" if horizontal else "v", "hoverinfo": "x+y+name",
+            "marker": {
+                "color": colours.get(part.colour, part.colour), "line": {"width": 0},
+                "pattern": {"shape": HATCH.get(part.colour, ""), "size": 5, "solidity": 0.18, "fgcolor": colours["paper"]},
+            },
+            "text": inside, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+            "textfont": {"size": 12 * _scale(), "color": colours["paper"]}, "constraintext": "inside",
+        }
+        values32 = values.astype(np.float32)
+        bar |= {"x": values32, "y": list(names)} if horizontal else {"x": list(names), "y": values32}
+        traces.append(bar)
+        if len(values) and values[-1] > 0:
+            ends.append((Line((), (), part.colour, part.label), float(heights[-1] + values[-1] / 2)))
+        heights = heights + np.nan_to_num(values)
+    top = y_end * factor if y_end is not None else _top([heights, np.array([v * factor for _, v in limits])])
+    layout = _layout(title, height, right_words=[] if horizontal else [p.label for p in parts])
+    layout |= {"barmode": "stack", "bargap": 0.35}
+    value_axis, name_axis = ("xaxis", "yaxis") if horizontal else ("yaxis", "xaxis")
+    layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
+    layout[name_axis] |= {"type": "category", "showgrid": False}
+    if horizontal:
+        layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
+        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"]}
+    else:
+        layout["annotations"] += _end_words(ends, 0.0, top, height, False)
+        for name, value in limits:
+            _limit(layout, name, value * factor, percent, False)
+    draw({"data": traces, "layout": layout}, alt or title, key)
+
+
+def histogram(
+    title: str, samples: Sequence[Sample], *, x_end: float | None = None, bins: int = 40, x_title: str = "",
+    limits: Sequence[tuple[str, float]] = (), height: int = HEIGHT, alt: str = "", key: str | None = None,
+) -> None:
+    """Distributions as outlines over common bins; the last bin holds what lies beyond. y: share of the values, %."""
+    arrays = [np.asarray(s.values, np.float64) for s in samples]
+    arrays = [a[np.isfinite(a)] for a in arrays]
+    most = max((float(np.quantile(a, 0.995)) for a in arrays if len(a)), default=1.0) or 1.0
+    end = x_end or most * 1.02
+    edges = np.linspace(0.0, end, bins + 1)
+    lines = []
+    for sample, values in zip(samples, arrays, strict=True):
+        counts = np.histogram(np.minimum(values, end), edges)[0] / max(len(values), 1)
+        lines.append(Line(edges, np.append(counts, counts[-1]), sample.colour, "", sample.dotted, not sample.dotted, True))
+    marks = [(v, name) for name, v in limits]
+    curve(title, lines, x_title=x_title, x_end=end, percent=True, y_end=_top([np.asarray(ln.y) for ln in lines]),
+          events=marks, height=height, alt=alt, key=key)
+
+
+def heatmap(
+    title: str, xs: Sequence[float], ys: Sequence[float], z: Any, *, x_title: str = "", y_title: str = "",
+    colour: str = "prefill", mark: tuple[float, float] | None = None, words: Any = None, height: int = 320, alt: str = "",
+    key: str | None = None,
+) -> None:
+    """z[y][x] by depth of one colour, nan left out. `words`: texts in the cells, same shape. `mark`: the cell shown now."""
+    colours = _colours()
+    layout = _layout(title, height, right_words=[])
+    layout["margin"] |= {"l": 70 * _scale()}
+    layout["xaxis"] |= {"type": "category", "title": _axis_title(x_title), "showgrid": False}
+    layout["yaxis"] |= {"type": "category", "title": _axis_title(y_title), "showgrid": False}
+    trace = {
+        "type": "heatmap", "x": [_tick(x) for x in xs], "y": [_tick(y) for y in ys], "z": np.asarray(z, np.float32),
+        "colorscale": [[0, colours["grid"]], [1, colours[colour]]], "showscale": False, "xgap": 2, "ygap": 2,
+        "hoverongaps": False,
+    }
+    if words is not None:
+        trace |= {"text": words, "texttemplate": "%{text}", "textfont": {"size": 12 * _scale()}}
+    if mark:
+        x, y = list(xs).index(mark[0]), list(ys).index(mark[1])
+        layout["shapes"].append({
+            "type": "rect", "x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5,
+            "line": {"color": colours["ink"], "width": 2.5},
+        })
+    draw({"data": [trace], "layout": layout}, alt or title, key)
+
+
+def both(of: Callable[..., tuple[Any, Any]], b: Any, a: Any, colour: str, *args: Any, **options: Any) -> list[Line]:
+    """The two lines of a chart: `of(run, *args)` of the baseline (dotted, left out if it is the same run) and of B."""
+    lines = [] if a is b else [Line(*of(a, *args), "idle", "A", dotted=True, steps=options.get("steps", False))]
+    return [*lines, Line(*of(b, *args), colour, "" if a is b else "B", **options)]
+
+
+def draw(figure: dict[str, Any], alt: str, key: str | None = None) -> None:
+    """Put a figure (a plain dict) on the page. `alt` says what it shows to those who do not see it."""
+    st.plotly_chart(figure, width="stretch", height=figure["layout"]["height"], theme=None, key=key, alt=alt, config=CONFIG)
+
+
+CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": "reset"}
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def bucket(x: Any, y: Any, buckets: int = POINTS) -> tuple[Any, Any]:
+    """Thin a line to the smallest and the largest value of each bucket, in their order: no peak is lost."""
+    n = len(x)
+    if n <= 2 * buckets:
+        return x, y
+    size = -(-n // buckets)
+    whole = n // size
+    parts = y[: whole * size].reshape(whole, size)
+    at = np.arange(whole) * size
+    chosen = np.sort(np.stack([at + parts.argmin(1), at + parts.argmax(1)], 1), axis=1).ravel()
+    rest = np.arange(whole * size, n)
+    if len(rest) > 2:
+        tail = y[rest]
+        rest = np.unique([rest[0] + tail.argmin(), rest[0] + tail.argmax(), n - 1])
+    chosen = np.unique(np.concatenate([[0], chosen, rest]).astype(np.int64))
+    return x[chosen], y[chosen]
+
+
+def _colours() -> dict[str, str]:
+    return COLOURS["dark" if st.context.theme.type == "dark" else "light"]
+
+
+def _scale() -> float:
+    return 1.3 if st.session_state.get("projector") else 1.0
+
+
+def _line(line: Line, x: Any, y: Any, band: bool) -> dict[str, Any]:
+    colour = _colours()[line.colour] if not line.colour.startswith("#") else line.colour
+    trace: dict[str, Any] = {
+        "type": "scatter", "mode": "lines", "name": line.label, "x": x.astype(np.float32), "y": y.astype(np.float32),
+        "line": {"color": colour, "width": 1.6 if line.dotted else 2.2, "dash": "2px,3px" if line.dotted else "solid",
+                 "shape": "hv" if line.steps else "linear"},
+        "hovertemplate": "%{y:.3~g}<extra>" + line.label + "</extra>",
+    }
+    if band:
+        trace |= {"stackgroup": "all", "fillcolor": _faint(colour, 0.75), "line": {"color": colour, "width": 0.5}}
+    elif line.fill:
+        trace |= {"fill": "tozeroy", "fillcolor": _faint(colour, 0.16)}
+    return trace
+
+
+def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
+    ink = _colours()["ink"]
+    return {
+        "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
+        "textposition": "top center", "textfont": {"size": 13 * _scale(), "color": ink}, "cliponaxis": False,
+        "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
+    }
+
+
+def _layout(title: str, height: int, right_words: Sequence[str]) -> dict[str, Any]:
+    colours, scale = _colours(), _scale()
+    widest = max((_width(w) for w in right_words), default=0)
+    axis = {
+        "tickfont": {"size": 13 * scale, "color": colours["soft"]}, "gridcolor": colours["grid"], "zeroline": False,
+        "linecolor": colours["idle"], "fixedrange": True, "nticks": 6,
+    }
+    return {
+        "template": "none", "height": round(height * scale), "showlegend": False, "hovermode": "x unified",
+        "title": {"text": f"<b>{title}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
+                  "yanchor": "top", "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
+        "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+        "margin": {"l": 46 * scale, "r": (12 + 7.6 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
+        "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
+        "yaxis": {**axis, "ticklen": 0},
+        "annotations": [], "shapes": [],
+        "hoverlabel": {"font": {"size": 13 * scale}},
+    }
+
+
+def _axis_title(words: str) -> dict[str, Any]:
+    return {"text": words, "font": {"size": 13 * _scale(), "color": _colours()["soft"]}, "standoff": 4}
+
+
+def _range(low: float, high: float, log: bool) -> list[float]:
+    if log:
+        return [float(np.log10(max(low, 1e-6))), float(np.log10(max(high, 1e-6)))]
+    return [low, high if high > low else low + 1.0]
+
+
+def _top(values: Sequence[Any]) -> float:
+    """A round end of an axis a little above the largest value."""
+    most = max((float(np.nanmax(v)) for v in values if len(v) and np.isfinite(v).any()), default=0.0)
+    if most <= 0:
+        return 1.0
+    most *= 1.06
+    step = 10.0 ** np.floor(np.log10(most))
+    return float(next(step * m for m in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * m >= most))
+
+
+def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, height: int, log: bool) -> list[dict[str, Any]]:
+    """The names of lines at their right ends, pushed apart where they would overlap."""
+    named = sorted(((line, y) for line, y in ends if line.label), key=lambda e: e[1])
+    if not named or top <= low:
+        return []
+    share = [(np.log10(y / low) / np.log10(top / low) if log and y > 0 else (y - low) / (top - low)) for _, y in named]
+    gap = 17.0 / max(height - 76.0, 40.0)
+    place = [min(max(float(s), 0.0), 1.0) for s in share]
+    for i in range(1, len(place)):
+        place[i] = max(place[i], place[i - 1] + gap)
+    over = max(place[-1] - 1.0, 0.0)
+    for i in range(len(place) - 1, -1, -1):
+        limit = 1.0 if i == len(place) - 1 else place[i + 1] - gap
+        place[i] = min(place[i], limit) if over else place[i]
+    colours = _colours()
+    return [
+        {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 5, "yref": "paper", "y": at, "yanchor": "middle",
+         "showarrow": False, "text": f"<b>{line.label}</b>",
+         "font": {"size": 13 * _scale(), "color": colours["soft"] if line.dotted else colours.get(line.colour, line.colour)}}
+        for (line, _), at in zip(named, place, strict=True)
+    ]
+
+
+def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: bool) -> None:
+    colours = _colours()
+    at = float(np.log10(value)) if log else value
+    shown = f"{value:g}%" if percent else f"{value:,.4g}"
+    layout["shapes"].append({
+        "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below",
+        "line": {"color": colours["soft"], "width": 1.4, "dash": "6px,4px"},
+    })
+    layout["annotations"].append({
+        "xref": "paper", "x": 0, "xanchor": "left", "y": at, "yanchor": "bottom", "showarrow": False, "xshift": 4,
+        "text": f"{name} = {shown}" if name else shown, "font": {"size": 12.5 * _scale(), "color": colours["soft"]},
+    })
+
+
+def _event(layout: dict[str, Any], time: float, word: str) -> None:
+    colours = _colours()
+    layout["shapes"].append({
+        "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": time, "x1": time,
+        "line": {"color": colours["preempted"], "width": 1.4, "dash": "2px,3px"},
+    })
+    layout["annotations"].append({
+        "yref": "paper", "y": 1, "yanchor": "bottom", "x": time, "xanchor": "left", "showarrow": False, "xshift": -4,
+        "text": f"▼ {word}", "font": {"size": 12.5 * _scale(), "color": colours["preempted"]},
+    })
+
+
+def _faint(colour: str, alpha: float) -> str:
+    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:7], 16)},{alpha})"
+
+
+def _width(word: str) -> float:
+    return sum(1.8 if ord(c) > 0x2E80 else 1.0 for c in word)
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.6g}"

@@ -1,0 +1,197 @@
+"""The frame that every page shares: title, menu, language, projector, look. And how a page is made.
+
+A page is a file in pages/, read from top to bottom (ui/text/{en,zh}/<page>.toml has its words, `t("<page>.key")`):
+
+    from ui import charts, controls, frame, narration, series, state
+    from ui.text import t
+
+    frame.page("budgets")                                   # first call; the key of PAGES below
+    s = state.load(Scenario(...), extra={"p": 0})           # what the URL says: s.b, s.a, s.extra
+    state.notices()                                         # odd links and refused changes, with repair
+    controls.knob("max_num_seqs", [16, 32, 64, 128, 256])   # writes s.b before the next run
+    b, a = state.runs(s)                                    # cached Runs of B and of the baseline A
+    charts.timeline(t("budgets.waiting"), [charts.Line(*series.waiting(b), "waiting", "B")])
+    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a))
+    state.publish()                                         # last call
+
+Blocks: `frame.question(text)`, `frame.note(text)`, `frame.badge("history")`, `frame.tiles([...])`. The words for a
+choice or metric come from settings.toml (`settings.<field>.label|help`, `settings.metric.<name>.label|help`).
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from ui import state, text
+from ui.text import t
+
+PAGES = {
+    "start": "app.py",
+    "iteration": "pages/1_be_the_scheduler.py",
+    "budgets": "pages/2_two_budgets.py",
+    "kv": "pages/3_kv_pool.py",
+    "experts": "pages/4_experts.py",
+    "parallel": "pages/5_parallelism.py",
+    "sweet": "pages/6_sweet_spot.py",
+    "diagnose": "pages/7_diagnose.py",
+    "playground": "pages/8_playground.py",
+    "hood": "pages/9_under_the_hood.py",
+}
+"""Every page by key, in reading order. Titles: `frame.title.<key>`."""
+ROOT = Path(__file__).parent.parent
+BADGES = {"today": "green", "history": "gray", "what if": "violet"}
+
+LOGO = """<svg xmlns="http://www.w3.org/2000/svg" width="150" height="32" viewBox="0 0 150 32">
+<rect x="1" y="4" width="17" height="6" rx="1.5" fill="{decode}"/><rect x="20" y="4" width="9" height="6" rx="1.5" fill="{waiting}"/>
+<rect x="1" y="13" width="8" height="6" rx="1.5" fill="{prefill}"/><rect x="11" y="13" width="18" height="6" rx="1.5" fill="{decode}"/>
+<rect x="1" y="22" width="12" height="6" rx="1.5" fill="{decode}"/><rect x="15" y="22" width="5" height="6" rx="1.5" fill="{prefill}"/>
+<rect x="22" y="22" width="7" height="6" rx="1.5" fill="{decode}"/>
+<text x="38" y="23" font-family="system-ui, Segoe UI, Roboto, Noto Sans, sans-serif" font-size="20" font-weight="650" letter-spacing="-.3" fill="{ink}">Inflight</text></svg>"""
+
+CSS = """<style>
+.stMain .block-container{padding:2.1rem 2rem 3rem;max-width:84rem}
+.stAppHeader{background:transparent;pointer-events:none;height:2.75rem}.stAppHeader>*,.stAppHeader button{pointer-events:auto}
+.stSidebar{width:15rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
+.stSidebar [data-testid=stSidebarHeader]{height:3.4rem;margin-bottom:0;padding-top:1rem}
+.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem .9rem 1rem}
+.stSidebar [data-testid=stPageLink] a{padding:.24rem .5rem}
+.stSidebar [data-testid=stVerticalBlock]{gap:.15rem}
+.st-key-frame_foot{margin-top:1.1rem;gap:.7rem!important}
+.stMain h1{padding:0 0 .1rem;letter-spacing:-.01em}
+.stMain [data-testid=stVerticalBlock]{gap:.7rem}
+.stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
+.stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
+.stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
+.js-plotly-plot,.stPlotlyChart{overflow:hidden}
+.if-tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.4rem,1fr));border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
+.if-tile{padding:.55rem .8rem .5rem;background:var(--if-paper);min-width:0}
+.if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
+.if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;min-height:1.2em}
+.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
+.if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
+.if-note{border-left:3px solid var(--if-accent);padding:.1rem 0 .1rem .8rem;line-height:1.6;max-width:66rem}
+.if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
+@media (max-width:640px){.stMain .block-container{padding:2.6rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
+%s</style>"""
+LOOK = {
+    "light": "--if-paper:#fff;--if-line:#DCE1E6;--if-soft:#5B6672;--if-accent:#045891;--if-good:#017A4E;--if-bad:#A12607",
+    "dark": "--if-paper:#0E1318;--if-line:#2A343F;--if-soft:#9AA5B1;--if-accent:#3792FA;--if-good:#36EBB3;--if-bad:#FF7A52",
+}
+
+
+def page(key: str) -> None:
+    """Begin a page: browser title, menu, language, projector, look, and the page's heading. The first call of a page."""
+    st.session_state["page"] = key
+    text.use(state.language())
+    st.set_page_config(
+        page_title=f"{t(f'frame.title.{key}')} · Inflight", page_icon=":material/view_timeline:", layout="wide"
+    )
+    st.html(CSS % f":root{{{LOOK[theme()]}}}{'html{font-size:21px!important}' if projector() else ''}")
+    st.logo(_logo(), size="large")
+    with st.sidebar:
+        for name, path in PAGES.items():
+            if (ROOT / path).exists():
+                st.page_link(path, label=t(f"frame.title.{name}"), query_params=state.menu_link(name) or None)
+        with st.container(key="frame_foot"):
+            _language()
+            st.toggle(t("frame.projector"), key="projector", persist_state="session", help=t("frame.projector_help"))
+            st.html(
+                f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}'</script>",
+                unsafe_allow_javascript=True,
+            )
+    st.title(t(f"frame.title.{key}"), anchor=False)
+
+
+def _language() -> None:
+    st.session_state["w_lang"] = text.language()
+    st.segmented_control(
+        t("frame.language"), list(text.LANGUAGES), format_func=text.LANGUAGES.__getitem__, key="w_lang", required=True,
+        label_visibility="collapsed", on_change=lambda: state.choose_language(st.session_state["w_lang"]),
+    )
+
+
+def _logo() -> str:
+    from ui.charts import COLOURS
+
+    colours = COLOURS[theme()]
+    return LOGO.format(ink="#18222D" if theme() == "light" else "#E6EAEE", **{k: colours[k] for k in ("decode", "prefill", "waiting")})
+
+
+def theme() -> str:
+    """"light" or "dark", as the visitor's browser shows the page."""
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def projector() -> bool:
+    """Whether everything is to be drawn large, for the last row of a classroom."""
+    return bool(st.session_state.get("projector"))
+
+
+def scale() -> float:
+    """Factor of font sizes in pictures (CSS does not reach them)."""
+    return 1.3 if projector() else 1.0
+
+
+# --- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def lead(words: str) -> None:
+    """A paragraph that opens a page (plain text)."""
+    st.html(f"<div class='if-lead'>{html.escape(words)}</div>")
+
+
+def question(words: str) -> None:
+    """The question a page asks before it shows anything (plain text)."""
+    st.html(f"<div class='if-question'>{html.escape(words)}</div>")
+
+
+def note(words: str) -> None:
+    """What happened, said in this run's numbers (plain text; nothing is drawn for an empty one)."""
+    if words:
+        st.html(f"<div class='if-note' role='status'>{html.escape(words)}</div>")
+
+
+def badge(status: str) -> str:
+    """Markdown of the badge "today", "history" or "what if", to be put in a label or text."""
+    return f":{BADGES[status]}-badge[{t('frame.badge.' + status.replace(' ', '_'))}]"
+
+
+def tiles(entries: Iterable[tuple[str, float, float | None, str, int]]) -> None:
+    """Figures side by side: (name, B, A or None, unit, sense).
+
+    `name`: of `settings.metric.<name>`; `unit`: of `ui.text.value` ("s", "%", "" or what to put behind the number);
+    `sense`: +1 more is better, -1 less is better, 0 neither. A is shown where it is given and differs.
+    """
+    cells = []
+    for name, b, a, unit, sense in entries:
+        delta = ""
+        if a is not None and a != b and b == b and a == a:
+            kind = "" if not sense else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
+            sign = "▲" if b > a else "▼"
+            delta = f"<b{kind}>{sign} {html.escape(_difference(b, a, unit))}</b> {t('frame.against_a')}"
+        label, tip = t(f"settings.metric.{name}.label"), t(f"settings.metric.{name}.help")
+        cells.append(
+            f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}</div>"
+            f"<div class='v'>{html.escape(text.value(b, unit))}</div><div class='d'>{delta}</div></div>"
+        )
+    st.html(f"<div class='if-tiles'>{''.join(cells)}</div>")
+
+
+def _difference(b: float, a: float, unit: str) -> str:
+    if unit == "%":
+        return t("frame.points", value=f"{abs(b - a) * 100:.{0 if abs(b - a) >= 0.0995 else 1}f}")
+    if a > 0 and b > 0 and unit != "count":
+        ratio = b / a
+        return f"{ratio:.2g}×" if ratio >= 1.995 else f"{abs(ratio - 1) * 100:.{0 if abs(ratio - 1) > 0.0995 else 1}f}%"
+    return text.value(abs(b - a), "" if unit == "count" else unit)
+
+
+def columns(n: int) -> list[Any]:
+    """n columns that a narrow screen stacks."""
+    return list(st.columns(n, gap="medium"))

@@ -1,0 +1,246 @@
+"""The flow of every lesson: a question, a prediction that is locked, the reveal, what to try next.
+
+    frame.page("kv")
+    flow = lesson.begin("kv_pool", SCENES)         # question, prediction, the one primary button
+    ...knobs and pictures of flow.s.b and flow.s.a; what gives the answer away only `if flow.revealed`...
+    lesson.end(flow, explain="...")                # what happened; takeaway; what to try next
+    state.publish()
+
+A page is a handful of scenes, each with one question about one change: from A (`Scene.a`, what you have) to B
+(`Scene.b`, what you do). PageDown, which is what a clicker in class sends, presses the primary button: it locks,
+reveals, says what follows, and goes on to the next scene or page. Where one is stands in the URL (`p=scene.step`), so
+that a link opens a page at any point of the lesson; what was predicted stays with the visitor. Nothing is graded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from sim.scenario import Scenario
+from ui import frame, state
+from ui.text import t
+
+STEPS = ("ask", "lock", "reveal", "next")
+"""ask: choose an answer. lock: it is fixed. reveal: the result shows. next: the takeaway and where to go from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A prediction that is a number, chosen on a slider and drawn into the picture as a line."""
+
+    low: float
+    high: float
+    step: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One question. Its texts are {page}.{name}_title, _question, _takeaway and one {page}.{name}_{answer} an answer.
+
+    b: the Scenario the scene shows first; a: what it is compared with (None: nothing).
+    """
+
+    name: str
+    b: Scenario
+    a: Scenario | None = None
+    answers: tuple[str, ...] = ()
+    guess: Guess | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number)."""
+
+    page: str
+    scene: Scene
+    step: str
+    answer: str | float | None
+    s: state.State
+
+    @property
+    def revealed(self) -> bool:
+        """Whether the result may be shown."""
+        return STEPS.index(self.step) >= 2
+
+    @property
+    def name(self) -> str:
+        """The scene's."""
+        return self.scene.name
+
+    def guess_line(self) -> tuple[float, str] | None:
+        """The numeric prediction as a line for a picture: its place and its name."""
+        if not isinstance(self.answer, float) or not self.scene.guess:
+            return None
+        return self.answer, t("lesson.your_guess", value=f"{self.answer:g} {self.scene.guess.unit}".strip())
+
+
+def begin(page: str, scenes: Sequence[Scene]) -> Flow:
+    """Draw the scene's question, the prediction and the primary button; tell where the visitor stands.
+
+    Call it after frame.page(). `page` is the stem of the page's texts.
+    """
+    if follow := st.session_state.pop("lesson_follow", None):
+        st.switch_page(follow)
+    names = [scene.name for scene in scenes]
+    asked, _, _ = st.query_params.get("p", "").partition(".")
+    s = state.load(scenes[names.index(asked) if asked in names else 0].b, extra={"p": f"{names[0]}.{STEPS[0]}"})
+    name, _, step = str(s.extra["p"]).partition(".")
+    index = names.index(name) if name in names else 0
+    scene, step = scenes[index], step if step in STEPS else STEPS[0]
+    if set(s.seen or {}) <= {"p", "lang"} and scene.a:
+        s.a = scene.a  # the address names no Scenario, so it is the scene's own
+    flow = Flow(page, scene, step, _answers(page).get(scene.name), s)
+
+    def go(to: int, to_step: str) -> None:
+        if to == index:
+            state.change(p=f"{names[to]}.{to_step}")
+        else:
+            state.replace(scenes[to].b, scenes[to].a, p=f"{names[to]}.{to_step}")
+
+    def advance() -> None:
+        at = STEPS.index(step)
+        if at + 1 < len(STEPS):
+            go(index, STEPS[at + 1])
+        elif index + 1 < len(scenes):
+            go(index + 1, STEPS[0])
+        else:
+            state.replace(scenes[0].b, scenes[0].a, p=f"{names[0]}.{STEPS[0]}")
+            st.session_state["lesson_follow"] = _next_page()
+
+    def again() -> None:
+        _answers(page).pop(scene.name, None)
+        go(index, STEPS[0])
+
+    if len(scenes) > 1:
+        _tabs(page, names, index, go)
+    left, right = st.columns([6, 5], vertical_alignment="center", gap="medium")
+    with left:
+        frame.question(t(f"{page}.{scene.name}_question"))
+    with right:
+        if step == "ask":
+            _predict(page, scene)
+        else:
+            _said(flow)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            words = _button(flow, scenes, index)
+            st.button(words, key="lesson_primary", type="primary", shortcut="PageDown", on_click=advance)
+            if not flow.revealed:
+                st.button(t("lesson.show"), key="lesson_show", type="tertiary", on_click=go, args=(index, "reveal"))
+            else:
+                st.button(t("lesson.again"), key="lesson_again", type="tertiary", on_click=again)
+    state.notices()
+    return flow
+
+
+def end(flow: Flow, *, explain: str = "", more: Callable[[], None] | None = None) -> None:
+    """Under the picture, once revealed: what happened, in this run's numbers; then the takeaway and `more` to try."""
+    if not flow.revealed:
+        return
+    if explain:
+        st.markdown(explain)
+    if flow.step == "next":
+        with st.container(border=True):
+            st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{flow.page}.{flow.name}_takeaway')}")
+            if more:
+                more()
+
+
+def covered(height: int = 260) -> None:
+    """The place of a picture that would give the answer away."""
+    with st.container(border=True, height=height, vertical_alignment="center", horizontal_alignment="center"):
+        st.markdown(f":material/visibility_off: {t('lesson.covered')}", width="content")
+
+
+def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
+    """Claims one click away: buttons (label, changes of B), the one that holds now in primary colour."""
+    b = state.current().b
+    with st.container(horizontal=True, gap="small"):
+        for i, (words, changes) in enumerate(entries):
+            here = all(getattr(b, k) == v for k, v in changes.items())
+            st.button(
+                words, key=f"preset_{key}_{i}", type="secondary", on_click=state.change, kwargs=changes,
+                icon=":material/check:" if here else None,
+            )
+
+
+def term(name: str, words: str = "") -> None:
+    """A popover that explains a setting or metric: `words`, or its text in settings.toml."""
+    with st.popover(name, type="tertiary"):
+        st.markdown(words)
+
+
+def _next_page() -> str:
+    keys = [key for key, path in frame.PAGES.items() if (frame.ROOT / path).exists()]
+    at = keys.index(st.session_state["page"])
+    return frame.PAGES[keys[(at + 1) % len(keys)]]
+
+
+def _tabs(page: str, names: Sequence[str], index: int, go: Callable[[int, str], None]) -> None:
+    key = f"lesson_scene_{page}"
+    st.session_state[key] = names[index]
+
+    def picked() -> None:
+        go(names.index(st.session_state[key]), STEPS[0])
+
+    st.segmented_control(
+        t("lesson.scenes"), names, format_func=lambda name: f"{names.index(name) + 1} · {t(f'{page}.{name}_title')}",
+        key=key, on_change=picked, label_visibility="collapsed", required=True,
+    )
+
+
+def _predict(page: str, scene: Scene) -> None:
+    key = f"lesson_answer_{page}_{scene.name}"
+    kept = _answers(page)
+
+    def picked() -> None:
+        value = st.session_state[key]
+        if value is None:
+            kept.pop(scene.name, None)
+        else:
+            kept[scene.name] = float(value) if scene.guess else value
+
+    if scene.guess:
+        g = scene.guess
+        st.session_state[key] = kept.get(scene.name, g.low)
+        words = t(f"{page}.{scene.name}_guess")
+        st.slider(words, g.low, g.high, step=g.step, format=f"%g {g.unit}", key=key, on_change=picked)
+    else:
+        st.session_state[key] = kept.get(scene.name)
+        st.pills(
+            t("lesson.predict"), scene.answers, format_func=lambda a: t(f"{page}.{scene.name}_{a}"), key=key,
+            on_change=picked, label_visibility="collapsed",
+        )
+
+
+def _said(flow: Flow) -> None:
+    icon = ":material/visibility:" if flow.revealed else ":material/lock:"
+    answer = flow.answer
+    if answer is None:
+        st.markdown(f"{icon} {t('lesson.no_prediction')}")
+        return
+    unit = flow.scene.guess.unit if flow.scene.guess else ""
+    words = f"{answer:g} {unit}".strip() if isinstance(answer, float) else t(f"{flow.page}.{flow.name}_{answer}")
+    st.markdown(f"{icon} {t('lesson.you_said', answer=words)}")
+
+
+def _button(flow: Flow, scenes: Sequence[Scene], index: int) -> str:
+    if flow.step == "ask":
+        return t("lesson.lock" if flow.answer is not None else "lesson.lock_none")
+    if flow.step == "lock":
+        return t("lesson.reveal")
+    if flow.step == "reveal":
+        return t("lesson.and_then")
+    if index + 1 < len(scenes):
+        return t("lesson.next_scene", title=t(f"{flow.page}.{scenes[index + 1].name}_title"))
+    return t("lesson.next_page")
+
+
+def _answers(page: str) -> dict[str, Any]:
+    """What was predicted on this page, by scene; of this session only."""
+    kept: dict[str, Any] = st.session_state.setdefault(f"lesson_answers_{page}", {})
+    return kept

@@ -1,0 +1,306 @@
+"""What a page shows, and its link: the URL is the state.
+
+Of every page: a Scenario **B** (what the knobs say), a pinned baseline **A** to compare with, and a few page-local
+*extras* (which step of a lesson, which prediction). All three are in the URL, whole: a link shows the same in any
+session, and Back and Forward are undo and redo.
+
+    s = state.load(DEFAULT, extra={"p": 0})         # after frame.page(): s.b, s.a, s.extra["p"], s.compared (A differs)
+    st.button(..., on_click=state.change, kwargs={"max_num_seqs": 256, "p": 2})     # Scenario fields and extras alike
+    st.button(..., on_click=state.pin)              # A becomes what B is now
+    run_b, run_a = state.runs(s)                    # cached; a scenario that cannot run is explained and ends the page
+    state.publish()                                 # last line of every page
+
+`change`, `pin`, `replace` are for callbacks (`on_click`, `on_change`), which run before the page does. A change that
+contradicts itself (SimError) leaves B as it was and is explained where `state.notices()` (or the frame) says it, with a
+button that repairs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+from sim import link
+from sim.engine import simulate
+from sim.results import Run
+from sim.scenario import SETTINGS, Scenario, SimError
+from sim.workload import Requests
+from ui.text import LANGUAGES, has, t
+
+Extra = str | int | float | bool
+
+
+@dataclass
+class State:
+    """What the page shows now. `b` is live, `a` the baseline; `extra` holds the page's own settings."""
+
+    default: Scenario
+    default_extra: dict[str, Extra]
+    b: Scenario
+    a: Scenario
+    extra: dict[str, Extra]
+    seen: dict[str, str] | None = None  # the URL that this state was read from or last written to
+    notices: list[str] = field(default_factory=list)  # what was odd about the link
+    refusal: tuple[SimError, dict[str, Any]] | None = None  # a change that could not be made
+
+    @property
+    def compared(self) -> bool:
+        """Whether the baseline differs from what is shown: if not, there is nothing to compare."""
+        return self.a != self.b
+
+
+# --- the page's state -----------------------------------------------------------------------------------------------
+
+
+def load(default: Scenario, extra: Mapping[str, Extra] | None = None) -> State:
+    """The state of this page: what the URL says if the visitor came by a link, Back or Forward, else what it was."""
+    defaults = dict(extra or {})
+    held: State | None = st.session_state.get(_slot())
+    incoming = st.query_params.to_dict()
+    if held is None or (incoming != held.seen and not st.session_state.get("dirty")):
+        held = _adopt(default, defaults, incoming)
+        st.session_state[_slot()] = held
+    return held
+
+
+def _adopt(default: Scenario, defaults: dict[str, Extra], incoming: dict[str, str]) -> State:
+    given = {k: v for k, v in incoming.items() if k != "lang" and k not in defaults}
+    own = {k: v for k, v in given.items() if not k.startswith("a.")}
+    pinned = {k[2:]: v for k, v in given.items() if k.startswith("a.")}
+    notices: list[str] = []
+    b = _decode({**link.encode(default), **own}, default, notices) if own else default
+    a = _decode({**link.encode(b), **pinned}, b, notices) if pinned else b
+    extra = {k: _typed(incoming[k], v) if k in incoming else v for k, v in defaults.items()}
+    return State(default, defaults, b, a, extra, incoming, notices)
+
+
+def _decode(mapping: dict[str, str], fallback: Scenario, notices: list[str]) -> Scenario:
+    try:
+        scenario, found = link.decode(mapping)
+    except SimError as error:
+        notices.append(message(error))
+        return fallback
+    notices += [message(n) for n in found]
+    return scenario
+
+
+def _typed(raw: str, default: Extra) -> Extra:
+    try:
+        return raw == "1" if isinstance(default, bool) else type(default)(raw)
+    except ValueError:
+        return default
+
+
+def address(state: State) -> dict[str, str]:
+    """The query parameters that say all of this state (without the language)."""
+    b = link.encode(state.b)
+    a = {f"a.{k}": v for k, v in link.encode(state.a).items() if b.get(k) != v}
+    extra = {
+        k: str(int(v) if isinstance(v, bool) else v) for k, v in state.extra.items() if v != state.default_extra[k]
+    }
+    return {**extra, **b, **a}
+
+
+def publish() -> None:
+    """Write the state to the URL if the visitor changed something. The last line of every page."""
+    if not st.session_state.pop("dirty", False):
+        return
+    held: State | None = st.session_state.get(_slot())
+    want = address(held) if held else {}
+    if st.session_state.get("lang_chosen"):
+        want = {"lang": st.session_state["lang"], **want}
+    if want != st.query_params.to_dict():
+        st.query_params.from_dict(want)
+    if held:
+        held.seen = want
+
+
+def menu_link(page: str) -> dict[str, str]:
+    """The query parameters with which the menu leads back to a page as it was left."""
+    held: State | None = st.session_state.get(f"state:{page}")
+    seen = {k: v for k, v in (held.seen or {}).items() if k != "lang"} if held else {}
+    return {"lang": st.session_state["lang"], **seen} if st.session_state.get("lang_chosen") else seen
+
+
+def current() -> State:
+    """The state that this page loaded."""
+    held: State = st.session_state[_slot()]
+    return held
+
+
+def _slot() -> str:
+    return f"state:{st.session_state.get('page', '')}"
+
+
+# --- changes: callbacks only ----------------------------------------------------------------------------------------
+
+
+def change(**fields: Any) -> None:
+    """Change fields of B, and extras, by name. What contradicts itself is refused, explained and offered to repair."""
+    held = current()
+    held.refusal, held.notices = None, []
+    st.session_state["dirty"] = True
+    settings = {k: v for k, v in fields.items() if k in SETTINGS}
+    try:
+        held.b = held.b.but(**settings)
+    except SimError as error:
+        held.refusal = (error, settings)
+        return
+    held.extra |= {k: v for k, v in fields.items() if k not in SETTINGS}
+
+
+def replace(b: Scenario, a: Scenario | None = None, **extra: Extra) -> None:
+    """Show a whole scenario (a preset, a link), by default as its own baseline."""
+    held = current()
+    held.refusal, held.notices = None, []
+    held.b, held.a = b, a or b
+    held.extra |= extra
+    st.session_state["dirty"] = True
+
+
+def pin() -> None:
+    """What is shown becomes the baseline A."""
+    held = current()
+    held.a = held.b
+    st.session_state["dirty"] = True
+
+
+def back_to_a() -> None:
+    """Show the baseline again."""
+    replace(current().a)
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+@st.cache_resource(max_entries=48, show_spinner=False)
+def _run(key: str, upload: str, _scenario: Scenario, _requests: Requests | None) -> Run | SimError:
+    """One run per codec string, whoever asks: concurrent askers wait for the first. Shared: never write to it."""
+    try:
+        return simulate(_scenario, _requests)
+    except SimError as error:
+        return error
+
+
+def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run:
+    """The run of a scenario, cached. `upload` names `requests` where they do not follow from the scenario.
+
+    Raises SimError.
+    """
+    found = _run("&".join(link.encode(scenario).values()), upload, scenario, requests)
+    if isinstance(found, SimError):
+        raise found
+    return found
+
+
+def runs(state: State, requests: Requests | None = None, upload: str = "") -> tuple[Run, Run]:
+    """The runs of B and A (the same object if they do not differ). One that cannot run is explained, and ends the page."""
+    try:
+        b = run(state.b, requests, upload)
+    except SimError as error:
+        explain(error, {})
+        publish()
+        st.stop()
+    if not state.compared:
+        return b, b
+    try:
+        return b, run(state.a, requests, upload)
+    except SimError:
+        return b, b
+
+
+# --- what to tell ---------------------------------------------------------------------------------------------------
+
+
+def message(what: Any) -> str:
+    """A SimError or notice in the visitor's language, by its code; in English where the code has no text."""
+    code, params = getattr(what, "code", ""), dict(getattr(what, "params", {}))
+    if "field" in params:
+        params["name"] = label(str(params["field"]))
+    try:
+        if has(f"errors.{code}"):
+            return t(f"errors.{code}", **{k: _shown(v) for k, v in params.items()})
+    except (KeyError, IndexError, ValueError):
+        pass
+    return str(what)
+
+
+def label(name: str) -> str:
+    """The name of a setting: vLLM's own where it has one, else the visitor's words."""
+    return f"`{name}`" if name in SETTINGS and SETTINGS[name].flag else t(f"settings.{name}.label")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+
+
+def notices() -> None:
+    """Say what was odd about the link and which change was refused, with a repair. Call once, near the controls."""
+    held = current()
+    for notice in dict.fromkeys(held.notices):
+        st.info(notice, icon=":material/link:")
+    if held.refusal:
+        explain(*held.refusal)
+
+
+def explain(error: SimError, changes: dict[str, Any]) -> None:
+    """A message for an error, and a button for each repair it allows."""
+    with st.container(horizontal=True, vertical_alignment="center", key="refusal"):
+        st.warning(message(error), icon=":material/block:", width="stretch")
+        for fix in repairs(error, changes):
+            words = ", ".join(f"{label(k)} = {_shown(v)}" for k, v in fix.items() if k not in changes)
+            st.button(t("errors.repair", what=words), on_click=change, kwargs={**changes, **fix}, type="primary",
+                      key=f"repair-{words}")
+        if not changes and current().compared:
+            st.button(t("errors.back_to_a"), on_click=back_to_a)
+
+
+def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Changes that would make the refused thing work, nearest first."""
+    name, params, b = str(error.params.get("field", "")), error.params, current().b
+    wanted: list[dict[str, Any]] = []
+    if "repair" in params and isinstance(params["repair"], Mapping):
+        wanted.append(dict(params["repair"]))
+    if error.code == "budget_below_seqs":
+        seqs = changes.get("max_num_seqs", b.max_num_seqs)
+        budget = changes.get("max_num_batched_tokens", b.max_num_batched_tokens)
+        wanted += [{"max_num_batched_tokens": seqs}] if "max_num_seqs" in changes else [{"max_num_seqs": budget}]
+    elif error.code == "budget_below_model_len":
+        wanted += [{"enable_chunked_prefill": True}, {"max_num_batched_tokens": params["low"]}]
+    elif name in SETTINGS and "value" in params:
+        low, high, value = params.get("low"), params.get("high"), params["value"]
+        if low is not None and value < low:
+            wanted.append({name: SETTINGS[name].kind(low)})
+        elif high is not None and value > high:
+            wanted.append({name: SETTINGS[name].kind(high)})
+    good = []
+    for fix in wanted:
+        try:
+            b.but(**{**changes, **fix})
+        except SimError:
+            continue
+        good.append(fix)
+    return good
+
+
+# --- language -------------------------------------------------------------------------------------------------------
+
+
+def language() -> str:
+    """The visitor's language: as chosen, as the link says, or as the browser prefers."""
+    asked = st.query_params.get("lang")
+    if asked in LANGUAGES and not st.session_state.get("dirty"):
+        st.session_state["lang"], st.session_state["lang_chosen"] = asked, True
+    if "lang" not in st.session_state:
+        st.session_state["lang"] = "zh" if str(st.context.locale or "").lower().startswith("zh") else "en"
+    return str(st.session_state["lang"])
+
+
+def choose_language(chosen: str) -> None:
+    """Callback of the switch."""
+    st.session_state["lang"], st.session_state["lang_chosen"], st.session_state["dirty"] = chosen, True, True

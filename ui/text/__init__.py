@@ -1,0 +1,99 @@
+"""Every word a visitor reads: ui/text/{en,zh}/*.toml, one file a page or room.
+
+`t("budgets.question", wait=3.2)` is the text `question` of budgets.toml in the visitor's language, with `{wait:.1f}`
+filled in. Tables nest: `[max_num_seqs]` / `label = ...` in settings.toml is `settings.max_num_seqs.label`.
+Numbers are put into words by `seconds`, `percent`, `count`, `value`: ms below 1 s, s above.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LANGUAGES = {"en": "English", "zh": "中文"}
+_current: ContextVar[str] = ContextVar("language", default="en")
+
+
+def use(language: str) -> None:
+    """Speak this language from here to the end of this script run (the frame calls it)."""
+    _current.set(language if language in LANGUAGES else "en")
+
+
+def language() -> str:
+    """The visitor's language: "en" or "zh"."""
+    return _current.get()
+
+
+def t(key: str, **numbers: Any) -> str:
+    """The text of this key in the visitor's language. Raises KeyError if there is none: texts are complete or wrong."""
+    text = texts(_current.get())[key]
+    return text.format(**numbers) if numbers else text
+
+
+def has(key: str) -> bool:
+    """Whether there is such a text."""
+    return key in texts("en")
+
+
+@cache
+def texts(language: str) -> dict[str, str]:
+    """All texts of a language by key."""
+    found: dict[str, str] = {}
+    for path in sorted((Path(__file__).parent / language).glob("*.toml")):
+        found.update(_flat(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, entry in table.items():
+        if isinstance(entry, Mapping):
+            yield from _flat(f"{prefix}.{name}", entry)
+        else:
+            yield f"{prefix}.{name}", str(entry)
+
+
+def seconds(value: float) -> str:
+    """A time in s, in words: "850 µs", "35 ms", "2.4 s", "3 min"."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if size == 0:
+        return "0 s"
+    if size < 0.9995e-3:
+        return f"{value * 1e6:.0f} µs"
+    if size < 0.9995:
+        return f"{value * 1e3:.{1 if size < 0.00995 else 0}f} ms"
+    if size < 99.95:
+        return f"{value:.{2 if size < 9.995 else 1}f} s"
+    return f"{value:,.0f} s"
+
+
+def percent(value: float) -> str:
+    """A share (0..1), in words."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value * 100:.{1 if 0 < abs(value) < 0.0995 else 0}f}%"
+
+
+def count(value: float) -> str:
+    """A number of things, or a rate: three digits that matter, thousands parted."""
+    if not math.isfinite(value):
+        return "–"
+    size = abs(value)
+    if float(value).is_integer() or size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.{1 if size >= 9.995 else 2}f}"
+
+
+FORMATS = {"s": seconds, "%": percent, "": count}
+
+
+def value(number: float, unit: str = "") -> str:
+    """A number with its unit, in words: unit "s", "%" (of a share) or anything else, which is put behind."""
+    known = FORMATS.get(unit)
+    return known(number) if known else f"{count(number)} {unit}"

@@ -135,7 +135,7 @@ _CSS = """
 .player:focus-visible { outline: 2px solid var(--st-primary-color); outline-offset: 4px; }
 .bar { display: flex; gap: 6px; align-items: center; margin-bottom: 4px; }
 .time { flex: 1; min-width: 60px; accent-color: var(--st-primary-color); height: 32px; margin: 0 4px; }
-.clock { font-variant-numeric: tabular-nums; min-width: 5.5em; text-align: right; 
+.clock { font-variant-numeric: tabular-nums; min-width: 5.5em; text-align: right;
   font-size: calc(14px * var(--k, 1)); }
 button { min-width: 38px; height: 34px; padding: 0 8px; border: 1px solid var(--st-border-color); border-radius: 8px;
   background: var(--st-background-color); color: var(--st-text-color); cursor: pointer;

@@ -6,13 +6,17 @@ The canvas reads the theme's own colours, so it follows a change of theme at onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import streamlit as st
+
+from sim.results import Run
+from ui import frame
+from ui.text import t
 
 PHASES = ("waiting", "prefill", "decode", "preempted", "idle")
 COLORS = {
@@ -52,6 +56,33 @@ class Lane:
     marks: Sequence[tuple[float, str]] = ()
 
 
+def lane(run: Run, title: str, *, cover: str = "", marks: Sequence[tuple[float, str]] = ()) -> Lane:
+    """A run as a lane. A seat of a static batch stays held, idle, until the whole batch leaves."""
+    leave = home(run)
+    seat = seats(run.first_scheduled, leave)
+    segments = []
+    for i in np.flatnonzero(seat >= 0):
+        for phase, start, end in (
+            ("prefill", run.first_scheduled[i], run.first_token[i]),
+            ("decode", run.first_token[i], run.finish[i]),
+            ("idle", run.finish[i], leave[i]),
+        ):
+            if end > start + 1e-12:
+                segments.append(Segment(int(seat[i]), int(i), float(start), float(end), phase))
+    return Lane(title, run.scenario.max_num_seqs, segments, leave[np.isfinite(leave)].tolist(), cover, marks)
+
+
+def home(run: Run) -> np.ndarray:
+    """When each answer goes back to its user, float64 (n,) s: at its end, or under static batching with its batch."""
+    if run.scenario.batching != "static":
+        return run.finish
+    leave = run.finish.copy()
+    for start in np.unique(run.first_scheduled[np.isfinite(run.first_scheduled)]):
+        batch = run.first_scheduled == start
+        leave[batch] = np.nanmax(run.finish[batch])
+    return leave
+
+
 def seats(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """A seat for every request, int64 (n,): the lowest one free at its start. Requests never seated (nan) get -1."""
     seat = np.full(len(start), -1, dtype=np.int64)
@@ -67,38 +98,39 @@ def seats(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     return seat
 
 
-def gantt(
-    lanes: Sequence[Lane],
-    *,
-    alt: str,
-    labels: Mapping[str, str],
-    key: str,
-    end: float | None = None,
-    step_s: float = 0.0,
-    guess: tuple[float, str] | None = None,
-    scale: float = 1.0,
-    row: int = 19,
+def draw(
+    lanes: Sequence[Lane], *, alt: str, key: str, end: float | None = None, step_s: float = 0.0,
+    guess: tuple[float, str] | None = None, row: int = 18,
 ) -> None:
     """Draw `lanes` on one time axis of `end` s (default: the last thing that happens).
 
-    alt: the takeaway, for those who cannot see it. labels: the words of the player (the `gantt_*` keys of lesson.toml).
-    step_s: what one press of "step" advances, s. guess: a time and its name, drawn as a dashed line.
-    scale: size of type, 1.3 on a projector. row: height of a seat, px.
+    alt: the takeaway, for those who cannot see it. step_s: what one press of "step" advances, s. guess: a time and its
+    name, drawn as a dashed line. row: height of a seat, px.
     """
     last = max((s.end for lane in lanes for s in lane.segments), default=1.0)
     end = end or last
     data: dict[str, Any] = {
         "lanes": [_plain(lane) for lane in lanes], "end": float(end), "step": step_s or end / 100, "phases": PHASES,
-        "colors": COLORS, "labels": dict(labels), "alt": alt, "guess": list(guess) if guess else None, "scale": scale,
+        "colors": COLORS, "labels": _labels(), "alt": alt, "guess": list(guess) if guess else None, "scale": frame.scale(),
         "row": row,
     }
     _component()(data=data, key=key)
 
 
+WORDS = (
+    "player", "play", "pause", "step", "back", "time", "seat", "lane", "lane_end", "tip", "idle_note",
+    "waiting", "prefill", "decode", "preempted", "idle",
+)  # what the player says: `lesson.gantt.<word>`
+
+
+def _labels() -> dict[str, str]:
+    return {word: t(f"lesson.gantt.{word}") for word in WORDS}
+
+
 def _plain(lane: Lane) -> dict[str, Any]:
     """A lane as JSON: segments are [seat, request, start, end, index of the phase]."""
     return {
-        "title": lane.title, "seats": lane.seats, "cover": lane.cover, "done": sorted(float(t) for t in lane.done),
+        "title": lane.title, "seats": lane.seats, "cover": lane.cover, "done": sorted(float(at) for at in lane.done),
         "marks": [[float(at), words] for at, words in lane.marks],
         "segments": [
             [int(s.seat), int(s.request), round(float(s.start), 5), round(float(s.end), 5), PHASES.index(s.phase)]

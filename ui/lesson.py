@@ -79,10 +79,13 @@ class Flow:
         return self.answer, t("lesson.your_guess", value=f"{self.answer:g} {self.scene.guess.unit}".strip())
 
 
-def begin(page: str, scenes: Sequence[Scene]) -> Flow:
+Numbers = Callable[[str, state.State], dict[str, str]]
+
+
+def begin(page: str, scenes: Sequence[Scene], numbers: Numbers | None = None) -> Flow:
     """Draw the scene's question, the prediction and the primary button; tell where the visitor stands.
 
-    Call it after frame.page(). `page` is the stem of the page's texts.
+    Call it after frame.page(). `page` is the stem of the page's texts; numbers(scene, state) fills a question.
     """
     if follow := st.session_state.pop("lesson_follow", None):
         st.switch_page(follow)
@@ -120,7 +123,7 @@ def begin(page: str, scenes: Sequence[Scene]) -> Flow:
         _tabs(page, names, index, go)
     left, right = st.columns([6, 5], vertical_alignment="center", gap="medium")
     with left:
-        frame.question(t(f"{page}.{scene.name}_question"))
+        frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
     with right:
         if step == "ask":
             _predict(page, scene)

@@ -1,0 +1,439 @@
+"""How long one engine step takes on that hardware, and why: a sum of named terms.
+
+    linear             projections and feed-forwards: a smooth maximum of FLOPs / peak and bytes / bandwidth, per matrix
+    attention_prefill  FLOPs of the new tokens' scores
+    attention_decode   KV bytes read, a cost per sequence and a floor per layer
+    experts            grouped GEMM: weights of the distinct experts touched, FLOPs, on the most loaded rank
+    all_reduce         two a layer with tensor parallelism; gathering and scattering tokens with expert parallelism
+    head               logits and sampling
+    fixed              norms, rotary embedding, activation: per layer, and bytes that grow with the tokens
+    host               CPU work that the GPU waits for (all of it, or what async scheduling cannot hide)
+
+Attainable shares of the peaks are in calibration.toml, fitted by tools/fit_step_time.py. A decode-only step is a line in
+the summed context, so the engine pays one dictionary look-up and a multiplication per tick.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from sim import experts, memory
+from sim.catalog import HERE, Gpu, Model, gpu, model
+from sim.scenario import Scenario
+
+if TYPE_CHECKING:
+    from sim.results import Ticks
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Line = tuple[float, float, float]
+TERMS = ("linear", "attention_prefill", "attention_decode", "experts", "all_reduce", "head", "fixed", "host")
+INF = math.inf
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is fitted for one GPU. Shares are of the catalogue's peak; times in microseconds."""
+
+    flops: float = 0.75  # large matrices, 16 bit
+    flops_fp8: float = 0.6  # large matrices, 8 bit
+    bandwidth: float = 0.85  # weights
+    kernel_us: float = 1.5  # one matrix multiplication
+    kv_bandwidth: float = 0.9
+    attention_us: float = 10.0  # per layer
+    attention_seq_us: float = 0.1  # per layer and sequence
+    attention_flops: float = 0.55
+    expert_flops: float = 0.5
+    expert_bandwidth: float = 0.7
+    all_reduce_us: float = 8.0
+    link: float = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What is fitted once for all GPUs, and host times of real servers."""
+
+    sharpness: float = 3.0  # of the smooth maximum
+    expert_us: float = 30.0  # per layer with experts
+    layer_us: float = 8.0
+    token_bytes: float = 24.0  # bytes moved per token and hidden value outside matrices, per layer
+    step_skew: float = 0.6  # Zipf exponent that stands for the power-law load of the measured rows
+    host_us: float = 2500.0  # a step, V1
+    host_seq_us: float = 12.0  # per sequence in it
+    prefill_launch_us: float = 0.0  # per layer, when a step is too ragged for a whole CUDA graph
+    sampler_us: float = 300.0
+    v0_host_us: float = 8000.0
+    v0_host_seq_us: float = 60.0
+
+
+@lru_cache(maxsize=1)
+def calibration() -> Mapping[str, Mapping[str, Any]]:
+    """calibration.toml: constants by GPU, `shared`, and the errors of the fit."""
+    with (HERE / "calibration.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def _filled(kind: type[T], row: Mapping[str, Any]) -> T:
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{key: value for key, value in row.items() if key in known})
+
+
+def constants(card: Gpu) -> Constants:
+    """The fitted constants of a GPU, or of the one it is said to be like."""
+    table = calibration()
+    return _filled(Constants, table.get(card.name) or table.get(card.like) or {})
+
+
+def smooth_max(a: float, b: float, sharpness: float) -> float:
+    """(a^s + b^s)^(1/s): at least the larger, at most 2^(1/s) times it."""
+    high, low = (a, b) if a > b else (b, a)
+    return high * (1.0 + (low / high) ** sharpness) ** (1.0 / sharpness) if high > 0 else 0.0
+
+
+class Hardware:
+    """The terms of one model on one kind of rank; remembers what it worked out, by number of tokens."""
+
+    def __init__(self, scenario: Scenario, fitted: Constants | None = None, shared: Shared | None = None) -> None:
+        self.shape: Model = model(scenario.model)
+        self.card = gpu(scenario.gpu)
+        memory.check_parallel(self.shape, scenario)
+        self.fitted = fitted or constants(self.card)
+        self.shared = shared or _filled(Shared, calibration().get("shared", {}))
+        self.tp = scenario.tensor_parallel_size
+        self.ep = memory.expert_ranks(scenario)
+        self.gathered = scenario.data_parallel_size if scenario.enable_expert_parallel else 1
+        self.skew = scenario.expert_skew
+        self.redundant = scenario.num_redundant_experts if self.ep > 1 else 0
+        shape, card, fit, tp = self.shape, self.card, self.fitted, self.tp
+        self.linear_bytes, self.expert_bytes = shape.weight_bytes(scenario.weights)
+        self.linear_flops = self._peak(self.linear_bytes)
+        self.expert_flops = self._peak(self.expert_bytes) / fit.flops * fit.expert_flops
+        self.bandwidth = card.bandwidth * fit.bandwidth
+        self.link = (card.nvlink if scenario.link == "nvlink" and card.nvlink else card.pcie) * fit.link
+        self.peak_flops = self.linear_flops
+        self.peak_bandwidth = card.bandwidth * max(fit.bandwidth, fit.kv_bandwidth)
+        self.attention = shape.attention_matrices(tp)
+        self.dense = shape.mlp_matrices(shape.intermediate, tp)
+        self.shared_mlp = shape.mlp_matrices(shape.shared_intermediate, tp) if shape.shared_intermediate else []
+        width = 1 if scenario.kv_cache_dtype == "fp8" else 2
+        self.kv_bytes = shape.kv_values_per_token(tp) * width
+        score_dim = shape.head_dim + shape.qk_rope_head_dim + (shape.v_head_dim or shape.head_dim)
+        self.pair_flops = 2.0 * shape.heads / tp * score_dim * shape.layers * shape.kv_rows_per_token
+        self.async_host = scenario.async_scheduling
+        self.host_model = scenario.host
+        self._base: dict[tuple[int, int, bool], tuple[float, float, float, float, float]] = {}
+        self._decode: dict[int, tuple[Line, ...]] = {}
+
+    def _peak(self, width: float) -> float:
+        card, fit = self.card, self.fitted
+        if width <= 0.6 and card.tflops_fp4:
+            return card.tflops_fp4 * 1e12 * fit.flops_fp8
+        if width <= 1.0 and width > 0.6 and card.tflops_fp8:
+            return card.tflops_fp8 * 1e12 * fit.flops_fp8
+        return card.tflops_bf16 * 1e12 * fit.flops
+
+    # --- terms that depend on the number of tokens
+    def _matrix(self, outputs: float, inputs: float, tokens: float, width: float, flops: float) -> float:
+        compute = 2.0 * tokens * outputs * inputs / flops
+        move = (outputs * inputs * width + tokens * (outputs + inputs) * 2.0) / self.bandwidth
+        return smooth_max(compute, move, self.shared.sharpness) + self.fitted.kernel_us * 1e-6
+
+    def linear(self, tokens: int) -> float:
+        """Seconds of all projections and dense feed-forwards."""
+        shape = self.shape
+
+        def of(matrices: list[tuple[int, int]]) -> float:
+            return sum(self._matrix(n, k, tokens, self.linear_bytes, self.linear_flops) for n, k in matrices)
+
+        dense = shape.layers - shape.moe_layers
+        return shape.layers * of(self.attention) + dense * of(self.dense) + shape.moe_layers * of(self.shared_mlp)
+
+    def moe(self, tokens: int) -> float:
+        """Seconds of the experts, on the rank with most to do."""
+        shape, fit = self.shape, self.fitted
+        if not shape.moe_layers:
+            return 0.0
+        batch = tokens * self.gathered
+        load = experts.rank_load(shape, self.skew, self.ep, self.redundant)
+        touched = experts.rank_distinct(shape, self.skew, batch, self.ep, self.redundant)
+        values = shape.expert_values / (1 if self.ep > 1 else self.tp)
+        compute = 2.0 * batch * load * values / self.expert_flops
+        move = touched * values * self.expert_bytes / (self.card.bandwidth * fit.expert_bandwidth)
+        worst = max(smooth_max(float(c), float(m), self.shared.sharpness) for c, m in zip(compute, move, strict=True))
+        return shape.moe_layers * (worst + self.shared.expert_us * 1e-6)
+
+    def all_reduce(self, tokens: int) -> float:
+        """Seconds of communication between ranks."""
+        shape, fit, total = self.shape, self.fitted, 0.0
+        if self.tp > 1:
+            size = tokens * shape.hidden * 2.0 * 2.0 * (self.tp - 1) / self.tp
+            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + size / self.link)
+        if self.gathered > 1:
+            size = tokens * (self.gathered - 1) * shape.hidden * 2.0
+            total += 2 * shape.moe_layers * (fit.all_reduce_us * 1e-6 + size / self.link)
+        return total
+
+    def fixed(self, tokens: int, ragged: bool) -> float:
+        """Seconds of everything else inside the layers."""
+        per_layer = self.shared.layer_us * 1e-6 + tokens * self.shape.hidden * self.shared.token_bytes / self.bandwidth
+        launch = self.shared.prefill_launch_us * 1e-6 if ragged and self.host_model != "none" else 0.0
+        return self.shape.layers * (per_layer + launch)
+
+    def head(self, sampled: int) -> float:
+        """Seconds of logits and sampling."""
+        shape = self.shape
+        flops = self.card.tflops_bf16 * 1e12 * self.fitted.flops
+        logits = self._matrix(shape.vocab / self.tp, shape.hidden, sampled, 2.0, flops)
+        if self.host_model == "none":
+            return logits
+        return logits + self.shared.sampler_us * 1e-6 + sampled * shape.vocab * 16.0 / self.bandwidth
+
+    def host(self, seqs: int) -> float:
+        """Seconds of CPU work for a step of so many sequences."""
+        if self.host_model == "none":
+            return 0.0
+        if self.host_model == "v0":
+            return (self.shared.v0_host_us + self.shared.v0_host_seq_us * seqs) * 1e-6
+        return (self.shared.host_us + self.shared.host_seq_us * seqs) * 1e-6
+
+    def base(self, tokens: int, sampled: int, ragged: bool) -> tuple[float, float, float, float, float]:
+        """(linear, experts, all_reduce, head, fixed) in s; remembered."""
+        key = (tokens, sampled, ragged)
+        found = self._base.get(key)
+        if found is None:
+            if len(self._base) > 200_000:
+                self._base.clear()
+            found = (
+                self.linear(tokens),
+                self.moe(tokens),
+                self.all_reduce(tokens),
+                self.head(sampled),
+                self.fixed(tokens, ragged),
+            )
+            self._base[key] = found
+        return found
+
+    # --- attention
+    def attention_lines(self, seqs: int) -> list[Line]:
+        """Decode attention as lines in the summed context: [(fixed s, s per token, holds up to this context), ...]."""
+        shape, fit = self.shape, self.fitted
+        floor = shape.layers * (fit.attention_us + fit.attention_seq_us * seqs) * 1e-6
+        per_token = self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
+        if shape.is_mla:
+            flops = 2.0 * shape.heads / self.tp * (2 * shape.kv_lora_rank + shape.qk_rope_head_dim) * shape.layers
+            per_token = max(
+                per_token, flops * shape.kv_rows_per_token / (self.card.tflops_bf16 * 1e12 * fit.attention_flops)
+            )
+        if not shape.sliding_layers:
+            return [(floor, per_token, INF)]
+        windowed = per_token * shape.sliding_layers / shape.layers
+        reach = float(seqs * shape.sliding_window)
+        return [(floor, per_token, reach), (floor + windowed * reach, per_token - windowed, INF)]
+
+    def attention_decode(self, seqs: int, context: int) -> float:
+        """Seconds of attention of the decoding sequences."""
+        if not seqs:
+            return 0.0
+        for fixed, slope, limit in self.attention_lines(seqs):
+            if context <= limit:
+                break
+        return fixed + slope * context
+
+    def attention_prefill(self, seqs: int, tokens: int, pairs: int, context: int) -> float:
+        """Seconds of attention of the chunks: FLOPs of (new, seen) pairs, the KV they read, a floor."""
+        if not tokens:
+            return 0.0
+        shape, fit = self.shape, self.fitted
+        if shape.sliding_layers:
+            seen = min(float(pairs), float(tokens) * shape.sliding_window)
+            pairs_ = (pairs * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
+        else:
+            pairs_ = float(pairs)
+        compute = pairs_ * self.pair_flops / (self.card.tflops_bf16 * 1e12 * fit.attention_flops)
+        move = context * self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
+        return compute + move + shape.layers * fit.attention_us * 1e-6
+
+    # --- whole steps
+    def step(self, gpu_s: float, host_s: float) -> float:
+        """Duration of a step from GPU and host seconds."""
+        return max(gpu_s, host_s) if self.async_host and self.host_model != "v0" else gpu_s + host_s
+
+    def decode_lines(self, seqs: int) -> tuple[Line, ...]:
+        """A decode-only step as lines in the summed context; remembered."""
+        found = self._decode.get(seqs)
+        if found is None:
+            linear, moe, reduce_, head, fixed = self.base(seqs, seqs, False)
+            rest, host = linear + moe + reduce_ + head + fixed, self.host(seqs)
+            overlapped = self.async_host and self.host_model != "v0"
+            lines: list[Line] = []
+            for floor, slope, limit in self.attention_lines(seqs):
+                start = rest + floor
+                if not overlapped:
+                    lines.append((start + host, slope, limit))
+                    continue
+                crossing = (host - start) / slope if slope > 0 else (INF if host > start else 0.0)
+                crossing = float(math.floor(min(crossing, 1e15)))
+                if crossing > 0:  # the host is the slower up to there
+                    lines.append((host, 0.0, min(crossing, limit)))
+                if crossing < limit:
+                    lines.append((start, slope, limit))
+            found = self._decode[seqs] = tuple(lines)
+        return found
+
+
+@lru_cache(maxsize=128)
+def _hardware(scenario: Scenario) -> Hardware:
+    return Hardware(scenario)
+
+
+# Fields that do not touch the duration of a step take their defaults in the key, so that a sweep over them shares one table.
+_TIMED = (
+    "model",
+    "gpu",
+    "weights",
+    "kv_cache_dtype",
+    "tensor_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "num_redundant_experts",
+    "expert_skew",
+    "link",
+    "async_scheduling",
+    "host",
+)
+
+
+class StepTime:
+    """The clock of an engine: seconds of a step, and afterwards the terms it was made of."""
+
+    def __init__(self, scenario: Scenario, hardware: Hardware | None = None) -> None:
+        self.hardware = hardware or _hardware(Scenario(**{name: getattr(scenario, name) for name in _TIMED}))
+        shape, hard = self.hardware.shape, self.hardware
+        self.block_bytes: int = memory.block_bytes(shape, scenario)
+        self.peak_flops: float = hard.peak_flops
+        self.peak_bandwidth: float = hard.peak_bandwidth
+        self.jitter: tuple[float, ...] = _jitter(shape, hard, scenario)
+        self._lines = hard._decode
+
+    def decode(self, num_seqs: int, context: int) -> Line:
+        """(fixed s, s per token, context_limit): a decode-only step takes fixed + per_token * context up to the limit."""
+        lines = self._lines.get(num_seqs) or self.hardware.decode_lines(num_seqs)
+        for line in lines:
+            if context <= line[2]:
+                return line
+        return lines[-1]
+
+    def seconds(
+        self,
+        decode_seqs: int,
+        decode_context: int,
+        prefill_seqs: int,
+        prefill_tokens: int,
+        prefill_pairs: int,
+        prefill_context: int,
+        sampled: int,
+    ) -> float:
+        """Duration of a step; without prefill it equals decode() to the bit."""
+        if not prefill_tokens:
+            fixed, slope, _ = self.decode(decode_seqs, decode_context)
+            return fixed + slope * decode_context
+        hard = self.hardware
+        linear, moe, reduce_, head, fixed = hard.base(decode_seqs + prefill_tokens, sampled, True)
+        attention = hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
+        total = linear + moe + reduce_ + head + fixed + attention + hard.attention_decode(decode_seqs, decode_context)
+        return hard.step(total, hard.host(decode_seqs + prefill_seqs))
+
+    def terms(self, ticks: Ticks) -> dict[str, Array]:
+        """Seconds of each of TERMS per tick, before jitter; their sum is the duration (hidden host time is left out)."""
+        count = len(ticks.decode_seqs)
+        out = {name: np.zeros(count) for name in TERMS}
+        hard = self.hardware
+        for i, (seqs, context, chunks, tokens, pairs, seen, sampled) in enumerate(
+            zip(
+                *(
+                    np.asarray(getattr(ticks, name)).tolist()
+                    for name in (
+                        "decode_seqs",
+                        "decode_context",
+                        "prefill_seqs",
+                        "prefill_tokens",
+                        "prefill_pairs",
+                        "prefill_context",
+                        "sampled",
+                    )
+                ),
+                strict=True,
+            )
+        ):
+            if not seqs + tokens:
+                continue
+            linear, moe, reduce_, head, fixed = hard.base(seqs + tokens, sampled if tokens else seqs, tokens > 0)
+            prefill = hard.attention_prefill(chunks, tokens, pairs, seen)
+            decode = hard.attention_decode(seqs, context)
+            total = linear + moe + reduce_ + head + fixed + prefill + decode
+            out["linear"][i], out["experts"][i], out["all_reduce"][i], out["head"][i], out["fixed"][i] = (
+                linear,
+                moe,
+                reduce_,
+                head,
+                fixed,
+            )
+            out["attention_prefill"][i], out["attention_decode"][i] = prefill, decode
+            out["host"][i] = hard.step(total, hard.host(seqs + chunks)) - total
+        return out
+
+    def flops(self, ticks: Ticks) -> Array:
+        """Floating-point operations of one rank per tick: matrices the tokens pass through, and attention."""
+        hard, shape = self.hardware, self.hardware.shape
+        tokens = np.asarray(ticks.decode_seqs) + np.asarray(ticks.prefill_tokens)
+        dense = shape.layers * sum(n * k for n, k in hard.attention)
+        dense += (shape.layers - shape.moe_layers) * sum(n * k for n, k in hard.dense)
+        dense += shape.moe_layers * sum(n * k for n, k in hard.shared_mlp)
+        if shape.moe_layers:
+            share = hard.gathered / hard.ep if hard.ep > 1 else 1 / hard.tp
+            dense += int(shape.moe_layers * shape.experts_per_token * shape.expert_values * share)
+        result: Array = 2.0 * tokens * dense + 2.0 * np.asarray(ticks.sampled) * shape.vocab * shape.hidden / hard.tp
+        result = result + (np.asarray(ticks.prefill_pairs) + np.asarray(ticks.decode_context)) * hard.pair_flops
+        return result
+
+    def bytes(self, ticks: Ticks) -> Array:
+        """Bytes one rank moves per tick: weights (of experts, those touched) once a step, KV read and written."""
+        hard, shape = self.hardware, self.hardware.shape
+        tokens = np.asarray(ticks.decode_seqs) + np.asarray(ticks.prefill_tokens)
+        dense = shape.layers * sum(n * k for n, k in hard.attention)
+        dense += (shape.layers - shape.moe_layers) * sum(n * k for n, k in hard.dense)
+        dense += shape.moe_layers * sum(n * k for n, k in hard.shared_mlp)
+        weights = np.full(len(tokens), dense * hard.linear_bytes + shape.vocab * shape.hidden * 2.0 / hard.tp)
+        if shape.moe_layers:
+            sizes, where = np.unique(tokens, return_inverse=True)
+            touched = np.array(
+                [
+                    experts.rank_distinct(shape, hard.skew, size * hard.gathered, hard.ep, hard.redundant).mean()
+                    for size in sizes.tolist()
+                ]
+            )
+            values = shape.expert_values / (1 if hard.ep > 1 else hard.tp)
+            weights = weights + shape.moe_layers * touched[where] * values * hard.expert_bytes
+        result: Array = np.where(tokens > 0, weights, 0.0)
+        result = (
+            result + (np.asarray(ticks.decode_context) + np.asarray(ticks.prefill_context) + tokens) * hard.kv_bytes
+        )
+        return result
+
+
+def _jitter(shape: Model, hard: Hardware, scenario: Scenario) -> tuple[float, ...]:
+    """Multipliers of successive steps: which experts a batch happens to load, drawn once from the scenario's seed.
+
+    The spread is that of the share of a step its slowest rank decides; dense models and single ranks have none.
+    """
+    if not shape.moe_layers or hard.ep == 1:
+        return ()
+    draws = np.random.default_rng([scenario.seed, 97]).normal(0.0, 0.02, 1024)
+    return tuple((1.0 + np.clip(draws, -0.06, 0.06)).tolist())

@@ -97,8 +97,8 @@ def _arrivals(s: Scenario) -> Floats:
     if len(clock) > limit and not s.num_requests:
         raise SimError(
             "too_many_requests",
-            f"{s.request_rate:g} req/s for {s.duration_s:g} s is about {expected * s.chat_turns:,.0f} requests, more than "
-            f"{MAX_REQUESTS:,}: lower request_rate or duration_s, or set num_requests",
+            f"{s.request_rate:g} req/s for {s.duration_s:g} s is about {expected * s.chat_turns:,.0f} requests, more "
+            f"than {MAX_REQUESTS:,}: lower request_rate or duration_s, or set num_requests",
             field="duration_s", value=expected * s.chat_turns, high=MAX_REQUESTS,
         )
     clock = clock[:limit]
@@ -139,7 +139,7 @@ def _unit_arrivals(s: Scenario, expected: float, limit: int) -> Floats:
 
 
 def _requests(s: Scenario, arrival: Floats, after: Ints, turns: int, stride: int) -> Requests:
-    """`stride` chains side by side: request i continues request i - stride, and is turn (i // stride) % turns of a chat."""
+    """`stride` chains side by side: request i continues i - stride, and is turn (i // stride) % turns of a chat."""
     n = len(arrival)
     after = np.maximum(after, -1)
     own = _prompts(s, n)
@@ -204,7 +204,7 @@ def _empirical(name: str, what: str, random: np.random.Generator, n: int) -> Int
 
 @cache
 def shapes() -> dict[str, Any]:
-    """The measured shapes of sim/workloads.toml: name -> about, source, licence, quantiles, prompt and output (tokens)."""
+    """The measured shapes of sim/workloads.toml: name -> about, source, licence, quantiles, prompt, output (tokens)."""
     with (Path(__file__).parent / "workloads.toml").open("rb") as file:
         return tomllib.load(file)
 
@@ -234,11 +234,11 @@ def _stream(seed: int, name: str) -> np.random.Generator:
 
 def _replay(s: Scenario) -> Requests:
     if s.trace == "upload":
-        raise SimError("trace_needs_upload", "this scenario replays an uploaded trace: give its requests too", field="trace")
-    recorded, _ = traces.read(
-        traces.shipped(s.trace), start_s=s.trace_start_s, duration_s=s.duration_s, rate_scale=s.rate_scale,
-        limit=s.num_requests or MAX_REQUESTS, seed=s.seed,
+        raise SimError("trace_needs_upload", "this scenario replays an uploaded trace: give its requests too",
+                       field="trace")
+    recorded, _ = traces.replay(
+        s.trace, start_s=s.trace_start_s, duration_s=s.duration_s, rate_scale=s.rate_scale,
+        limit=s.num_requests or MAX_REQUESTS,
     )
-    return Requests.of(
-        recorded.arrival, recorded.prompt, recorded.output, priority=_priorities(s, len(recorded)), prefix=recorded.prefix
-    )
+    priority = _priorities(s, len(recorded))
+    return Requests.of(recorded.arrival, recorded.prompt, recorded.output, priority=priority, prefix=recorded.prefix)

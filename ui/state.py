@@ -185,12 +185,17 @@ def _run(key: str, upload: str, _scenario: Scenario, _requests: Requests | None)
         return error
 
 
+def run_key(scenario: Scenario) -> str:
+    """A scenario as one string: the key of every cache."""
+    return "&".join(link.encode(scenario).values())
+
+
 def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run:
     """The run of a scenario, cached. `upload` names `requests` where they do not follow from the scenario.
 
     Raises SimError.
     """
-    found = _run("&".join(link.encode(scenario).values()), upload, scenario, requests)
+    found = _run(run_key(scenario), upload, scenario, requests)
     if isinstance(found, SimError):
         raise found
     return found

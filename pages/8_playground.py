@@ -1,0 +1,203 @@
+"""The playground: every knob, A against B, real traces, everything to take away."""
+
+import streamlit as st
+
+from sim.scenario import Scenario
+from ui import charts, controls, exports, frame, narration, series, state, traffic
+from ui.text import language, t
+
+DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
+KINDS = ["compute", "bandwidth", "busy"]
+LATENCIES = ["ttft", "tpot", "e2e"]
+
+frame.page("playground")
+s = state.load(DEFAULT, extra={"u": "compute", "l": "ttft"})
+
+
+def group(name: str) -> bool:
+    """A closed drawer of further knobs; what is in it is only made when it is open."""
+    return st.expander(t(f"playground.group.{name}"), key=f"group_{name}", on_change="rerun")
+
+
+def knobs() -> None:
+    b = s.b
+    traffic.presets()
+    with st.container(horizontal=True):
+        controls.pick("arrival")
+        if b.arrival != "trace":
+            controls.pick("lengths")
+    if b.arrival == "trace":
+        traffic.trace()
+        controls.knob("rate_scale", [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0])
+    elif b.arrival == "closed":
+        controls.knob("num_clients", [1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    else:
+        controls.knob("request_rate", [1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 80.0])
+    if b.arrival != "trace" and b.lengths in ("fixed", "lognormal", "mixture"):
+        controls.knob("prompt_tokens", [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192])
+        controls.knob("output_tokens", [16, 32, 64, 128, 256, 512, 1024, 2048])
+    controls.knob("max_num_seqs", [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024])
+    controls.knob("max_num_batched_tokens", [512, 1024, 2048, 4096, 8192, 16384, 32768])
+    controls.knob("gpu_memory_utilization", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95], words=lambda v: f"{v:g}")
+    controls.choice("preemption_mode")
+    with (drawer := group("traffic")):
+        if drawer.open:
+            more_traffic()
+    with (drawer := group("hardware")):
+        if drawer.open:
+            hardware()
+    with (drawer := group("scheduler")):
+        if drawer.open:
+            scheduler()
+    with (drawer := group("what_if")):
+        if drawer.open:
+            what_if()
+
+
+def more_traffic() -> None:
+    b = s.b
+    controls.knob("duration_s", [10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0])
+    if b.arrival == "bursty":
+        controls.knob("burst_cv", [0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0])
+    if b.arrival in ("spike", "ramp"):
+        controls.knob("spike_factor", [1.5, 2.0, 3.0, 5.0, 8.0, 10.0, 20.0])
+    if b.arrival == "trace":
+        controls.number("trace_start_s")
+    if b.arrival == "closed" or b.chat_turns > 1:
+        controls.knob("think_time_s", [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0])
+    if b.arrival != "trace":
+        if b.lengths == "mixture":
+            controls.knob("long_share", [0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5])
+            controls.knob("long_prompt_tokens", [4000, 8000, 16_000, 30_000, 60_000, 120_000])
+        if b.lengths in ("lognormal", "mixture"):
+            controls.knob("prompt_cv", [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
+            controls.knob("output_cv", [0.0, 0.25, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0])
+        controls.knob("system_prompt_tokens", [0, 128, 256, 512, 1024, 2048, 4096, 8192])
+        if b.system_prompt_tokens:
+            controls.knob("num_system_prompts", [1, 2, 4, 8, 16, 64])
+        controls.knob("chat_turns", [1, 2, 3, 4, 6, 8, 12])
+        controls.knob("urgent_share", [0.0, 0.05, 0.1, 0.2, 0.3, 0.5])
+    controls.number("num_requests")
+    controls.number("seed")
+
+
+def hardware() -> None:
+    controls.pick("model", traffic.models())
+    controls.pick("gpu", traffic.gpus())
+    controls.choice("weights")
+    controls.choice("kv_cache_dtype")
+    controls.knob("tensor_parallel_size", [1, 2, 4, 8, 16])
+    controls.knob("data_parallel_size", [1, 2, 3, 4, 8])
+    controls.choice("link")
+    controls.switch("enable_expert_parallel")
+    controls.knob("expert_skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5])
+    controls.number("num_redundant_experts")
+    controls.number("num_gpu_blocks_override")
+    controls.knob("block_size", [8, 16, 32, 64, 128])
+    controls.knob("max_model_len", [2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072])
+
+
+def scheduler() -> None:
+    controls.choice("scheduling_policy")
+    controls.switch("enable_chunked_prefill")
+    controls.switch("enable_prefix_caching")
+    controls.switch("scheduler_reserve_full_isl")
+    controls.switch("async_scheduling")
+    controls.knob("long_prefill_token_threshold", [0, 256, 512, 1024, 2048, 4096])
+    controls.switch("long_prefill_token_threshold_adaptive")
+    controls.number("max_num_active_seqs")
+    controls.knob("watermark", [0.0, 0.01, 0.02, 0.05, 0.1, 0.2])
+    controls.choice("router")
+
+
+def what_if() -> None:
+    controls.choice("batching")
+    if s.b.batching == "static":
+        controls.knob("static_timeout_s", [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0])
+    controls.choice("victim")
+    if s.b.preemption_mode == "swap":
+        controls.knob("swap_space_gib", [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+        controls.knob("pcie_gb_s", [3.0, 6.0, 12.0, 25.0, 50.0, 100.0])
+    controls.choice("host")
+    controls.knob("slo_ttft_s", [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0])
+    controls.knob("slo_tpot_s", [0.01, 0.02, 0.03, 0.05, 0.1, 0.2])
+
+
+@st.cache_data(max_entries=128, show_spinner=False)
+def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str) -> None:
+    """Six pictures, kept as drawn: the same two runs cost nothing the second time."""
+    b, a = _b, _a
+    end = max(b.duration_s, a.duration_s)
+    summary, scenario = b.summary(), b.scenario
+    first = series.first_preemption(b)
+    events = [(first, t("playground.first_preemption"))] if first == first else []
+    left, right = st.columns(2, gap="medium")
+    with left:
+        charts.timeline(
+            t("playground.queue"), charts.both(series.waiting, b, a, "waiting", steps=True, fill=True), x_end=end,
+            alt=t("playground.queue_alt", mean=summary.waiting_mean, most=summary.waiting_max),
+        )
+    with right:
+        charts.timeline(
+            t(f"playground.gpu_{kind}"), charts.both(lambda r: series.utilisation(r, kind), b, a, "decode"), x_end=end,
+            percent=True, alt=t("playground.gpu_alt", mean=100 * getattr(summary, f"gpu_{kind}")),
+        )
+    left, right = st.columns(2, gap="medium")
+    limit = {"ttft": [("SLO", scenario.slo_ttft_s)], "tpot": [("SLO", scenario.slo_tpot_s)]}.get(what, [])
+    with left:
+        charts.timeline(
+            t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill"), x_end=end,
+            limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
+        )
+    with right:
+        charts.timeline(
+            t("playground.preemptions"), charts.both(series.preemptions, b, a, "preempted", steps=True), x_end=end,
+            events=events, alt=t("playground.preemptions_alt", n=summary.preemptions),
+        )
+    left, right = st.columns(2, gap="medium")
+    with left:
+        charts.timeline(
+            t("playground.kv"), charts.both(series.kv, b, a, "kv", fill=True), x_end=end, percent=True, y_end=1.08,
+            limits=[(t("playground.pool_full"), 1.0)], events=events, alt=t("playground.kv_alt", most=100 * summary.kv_max),
+        )
+    with right:
+        runs = [("A", a), ("B", b)] if a is not b else [("B", b)]
+        names = [f"{tail.upper()} {label}" if len(runs) > 1 else tail.upper() for tail in ("p50", "p99") for label, _ in runs]
+        parts = [series.ttft_split(r, share) for share in (0.5, 0.99) for _, r in runs]
+        charts.bars(
+            t("playground.split"), names,
+            [charts.Part(t("playground.split_queue"), "waiting", [p[0] for p in parts]),
+             charts.Part(t("playground.split_prefill"), "prefill", [p[1] for p in parts])],
+            alt=t("playground.split_alt", queue=parts[-1][0], prefill=parts[-1][1]),
+        )
+
+
+def figures(b: object, a: object | None) -> None:
+    wanted = [
+        ("qps", "", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
+        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "count", -1), ("goodput_qps", "", 1),
+    ]
+    frame.tiles((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted)
+
+
+side, stage = st.columns([3, 8], gap="large")
+with side:
+    with st.container(key="knobs"):
+        knobs()
+with stage:
+    state.notices()
+    requests, upload = traffic.requests(s)
+    b, a = state.runs(s, requests, upload)
+    figures(b.summary(), a.summary() if s.compared else None)
+    with st.container(horizontal=True, vertical_alignment="bottom", key="stage_bar"):
+        controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), label=t("playground.kind"))
+        controls.extra_choice("l", LATENCIES, words=str.upper, label=t("playground.latency"))
+        st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
+        st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
+        exports.copy_link(s)
+        exports.downloads(b)
+    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a))
+    key = (state.run_key(s.b), state.run_key(s.a), upload, language(), frame.theme(), str(frame.scale()))
+    pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]))
+    st.caption(narration.facts(b.summary()))
+state.publish()

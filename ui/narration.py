@@ -1,0 +1,83 @@
+"""What changed against A: sentences made from two runs' own figures, in the visitor's language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.results import Summary
+from sim.scenario import SETTINGS, Scenario
+from ui.controls import option
+from ui.text import has, language, t, value
+
+FIGURES = (
+    ("qps", "", 0.02), ("gpu_compute", "%", 0.03), ("waiting_mean", "", 0.1), ("ttft_p99", "s", 0.05),
+    ("itl_p99", "s", 0.05), ("kv_max", "%", 0.05), ("preemptions", "", 0.0),
+)
+"""Figures a sentence may speak of, in this order: name, unit, relative change below which it is not worth a word."""
+
+
+def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, most: int = 4) -> str:
+    """What was set differently and what came of it; "" if B is A."""
+    if scenario_b == scenario_a:
+        return ""
+    said = []
+    for name, unit, least in FIGURES:
+        before, after = getattr(a, name), getattr(b, name)
+        if before == after or before != before or after != after or abs(after - before) <= least * max(abs(before), abs(after)):
+            continue
+        if name == "waiting_mean" and max(before, after) < 0.5:
+            continue
+        was, now = value(before, unit), value(after, unit)
+        if was != now:
+            direction = "rose" if after > before else "fell"
+            said.append(t(f"narration.{direction}", figure=t(f"narration.figure.{name}"), a=was, b=now))
+    effects = t("narration.and").join(said[:most]) if said else t("narration.nothing")
+    sentences = [t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects)]
+    if b.preemptions and not a.preemptions:
+        sentences.append(t("narration.preemption_began", kv=value(b.kv_max, "%"), n=value(b.preempted_requests)))
+    elif a.preemptions and not b.preemptions:
+        sentences.append(t("narration.preemption_ended"))
+    if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
+        sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps)))
+    return ("" if language() == "zh" else " ").join(sentences)
+
+
+def settings(b: Scenario, a: Scenario, most: int = 3) -> str:
+    """What B sets differently from A: "max_num_seqs 64 → 256, ...", in plain text."""
+    differing = [n for n in SETTINGS if getattr(b, n) != getattr(a, n)]
+    parts = [f"{name(n)} {word(n, getattr(a, n))} → {word(n, getattr(b, n))}" for n in differing[:most]]
+    if len(differing) > most:
+        parts.append(t("narration.more", n=len(differing) - most))
+    return t("narration.comma").join(parts)
+
+
+def name(field: str) -> str:
+    """The name of a setting in plain text: vLLM's own where it has one."""
+    return field if SETTINGS[field].flag else t(f"settings.{field}.label")
+
+
+def word(field: str, setting: Any) -> str:
+    """A setting's value in words."""
+    if isinstance(setting, bool):
+        return t("narration.on" if setting else "narration.off")
+    if isinstance(setting, str):
+        return option(field, setting)
+    unit = SETTINGS[field].unit
+    shown = f"{setting:,}" if isinstance(setting, int) else f"{setting:g}"
+    return f"{shown} {unit}" if unit and unit != "tokens" else shown
+
+
+def facts(summary: Summary) -> str:
+    """How long the run was, what it handled and whether its books agree: one line for the small print."""
+    key = "drained" if summary.drained else "undrained"
+    line = t(
+        f"narration.facts_{key}", finished=value(summary.finished), ticks=value(summary.ticks),
+        wall=value(summary.duration_s, "s"), blocks=value(summary.num_gpu_blocks), little=f"{summary.littles_law:.2f}",
+        unfinished=value(summary.unfinished),
+    )
+    return line + (t("narration.facts_refused", n=value(summary.refused)) if summary.refused else "")
+
+
+def figure(name: str) -> str:
+    """How a sentence calls a figure; its label where it has no name of its own."""
+    return t(f"narration.figure.{name}") if has(f"narration.figure.{name}") else t(f"settings.metric.{name}.label")

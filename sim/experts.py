@@ -48,30 +48,34 @@ def hot_expert_ratio(model: Model, skew: float) -> float:
 
 def distinct_experts(model: Model, skew: float, tokens: float) -> float:
     """Expected count of experts of one layer that a batch of `tokens` touches: sum of 1 - (1 - p)^tokens."""
-    return float(_touched(expert_load(model, skew), tokens).sum())
+    return float(touched(expert_load(model, skew), tokens).sum())
 
 
-def _touched(chance: Array, tokens: float) -> Array:
-    touched: Array = -np.expm1(tokens * np.log1p(-np.minimum(chance, 1 - 1e-12)))
-    return touched
+def touched(chance: Array, tokens: float) -> Array:
+    """Probability that each expert is picked at least once by a batch of `tokens`."""
+    result: Array = -np.expm1(tokens * np.log1p(-np.minimum(chance, 1 - 1e-12)))
+    return result
+
+
+def placed(model: Model, skew: float, ranks: int, redundant: int = 0, hot_together: bool = False) -> tuple[Array, ...]:
+    """For each rank, the chances of the expert copies it holds (a copy of r carries 1/r of its expert).
+
+    With `redundant` copies the hottest experts are doubled first and copies are dealt to the least loaded rank, as EPLB
+    does; without, ranks hold equal runs of a shuffled order, or (`hot_together`, the worst case) of the order of popularity.
+    """
+    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, hot_together)
 
 
 @lru_cache(maxsize=512)
-def placement(
-    experts: int, per_token: int, skew: float, ranks: int, redundant: int
-) -> tuple[tuple[tuple[float, ...], ...], int]:
-    """Chances of the expert copies on each rank (a copy of r carries 1/r of its expert), and copies per rank.
-
-    With `redundant` copies the hottest experts are doubled first and copies are dealt to the least loaded rank, as EPLB
-    does; without, ranks hold equal runs of a shuffled order.
-    """
+def _placed(
+    experts: int, per_token: int, skew: float, ranks: int, redundant: int, hot_together: bool
+) -> tuple[Array, ...]:
     chance = _pick_probability(experts, per_token, skew)
     if ranks == 1:
-        return ((tuple(chance),), experts)
+        return (chance,)
     if not redundant:
-        order = np.random.default_rng(PLACEMENT_SEED).permutation(experts)
-        parts = np.array_split(chance[order], ranks)
-        return tuple(tuple(part) for part in parts), -(-experts // ranks)
+        order = np.arange(experts) if hot_together else np.random.default_rng(PLACEMENT_SEED).permutation(experts)
+        return tuple(np.array_split(chance[order], ranks))
     copies = np.ones(experts, int)
     for _ in range(redundant):
         copies[np.argmax(chance / copies)] += 1
@@ -81,13 +85,12 @@ def placement(
     for share in each:
         rank = min((r for r in range(ranks) if len(held[r]) < seats), key=lambda r: sum(held[r]))
         held[rank].append(float(share))
-    return tuple(tuple(part) for part in held), seats
+    return tuple(np.array(part) for part in held)
 
 
 def rank_load(model: Model, skew: float, ranks: int, redundant: int = 0) -> Array:
     """[ranks] expected expert visits a token makes on each rank; the sum is experts_per_token, the largest sets the step."""
-    held, _ = placement(model.experts, model.experts_per_token, skew, ranks, redundant)
-    return np.array([sum(part) for part in held])
+    return np.array([part.sum() for part in placed(model, skew, ranks, redundant)])
 
 
 def rank_imbalance(model: Model, skew: float, ranks: int, redundant: int = 0) -> float:
@@ -98,8 +101,7 @@ def rank_imbalance(model: Model, skew: float, ranks: int, redundant: int = 0) ->
 
 def rank_distinct(model: Model, skew: float, tokens: float, ranks: int, redundant: int = 0) -> Array:
     """[ranks] expected count of expert copies of one layer that a batch of `tokens` touches on each rank."""
-    held, _ = placement(model.experts, model.experts_per_token, skew, ranks, redundant)
-    return np.array([_touched(np.array(part), tokens).sum() for part in held])
+    return np.array([touched(part, tokens).sum() for part in placed(model, skew, ranks, redundant)])
 
 
 def weight_bytes_per_token(model: Model, skew: float, tokens: int, weights: str = "bf16") -> float:

@@ -35,35 +35,47 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Line = tuple[float, float, float]
 TERMS = ("linear", "attention_prefill", "attention_decode", "experts", "all_reduce", "head", "fixed", "host")
 INF = math.inf
+NODE = 8
+"""GPUs in one server; larger groups talk over the network."""
+NETWORK = 50e9
+"""Bytes/s of one GPU's network card (400 Gb/s, one for each GPU, as in HGX servers)."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is fitted for one GPU. Shares are of the catalogue's peak; times in microseconds."""
+    """What is fitted for one GPU. Shares are of the catalogue's peak; times in microseconds, per layer or kernel."""
 
-    flops: float = 0.75  # large matrices, 16 bit
+    flops: float = 0.78  # large matrices, 16 bit
     flops_fp8: float = 0.6  # large matrices, 8 bit
-    bandwidth: float = 0.85  # weights
-    kernel_us: float = 1.5  # one matrix multiplication
-    kv_bandwidth: float = 0.9
-    attention_us: float = 10.0  # per layer
-    attention_seq_us: float = 0.1  # per layer and sequence
-    attention_flops: float = 0.55
+    bandwidth: float = 0.88  # weights
+    kernel_us: float = 3.0  # one matrix multiplication
+    kv_bandwidth: float = 0.92
+    attention_us: float = 13.0
+    attention_seq_us: float = 0.2  # per sequence, with eight KV heads on the rank
+    attention_flops: float = 0.6
     expert_flops: float = 0.5
-    expert_bandwidth: float = 0.7
-    all_reduce_us: float = 8.0
-    link: float = 0.35
+    expert_bandwidth: float = 0.8
+    all_reduce_us: float = 5.0
+    link: float = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What is fitted once for all GPUs, and host times of real servers."""
 
-    sharpness: float = 3.0  # of the smooth maximum
-    expert_us: float = 30.0  # per layer with experts
-    layer_us: float = 8.0
-    token_bytes: float = 24.0  # bytes moved per token and hidden value outside matrices, per layer
+    sharpness: float = 4.0  # of the smooth maximum of FLOPs and bytes
+    expert_sharpness: float = 2.0  # likewise, of one expert's
+    expert_us: float = 15.0  # per layer with experts: routing, sorting, adding up
+    mla_us: float = 60.0  # per layer: what the latent attention's many small kernels add to attention_us
+    mla_seq_us: float = 0.3  # per layer and decoding sequence, with all heads on the rank
+    mla_prefill: float = 0.6  # latent attention's share of attention_flops in a prefill
+    prefill_attention_us: float = 13.0  # per layer: what a prefill's attention adds to attention_us
+    layer_us: float = 6.0  # norms, residual, rotary embedding
+    dense_us: float = 3.0  # activation of a dense layer
+    hidden_moves: float = 10.0  # values moved per token and hidden value outside matrices, per layer
+    width_moves: float = 3.75  # likewise per value of the dense feed-forward's width
+    ring_power: float = 0.75  # all-reduce bytes grow with ((tp - 1) / tp) to this power
     step_skew: float = 0.6  # Zipf exponent that stands for the power-law load of the measured rows
     host_us: float = 2500.0  # a step, V1
     host_seq_us: float = 12.0  # per sequence in it
@@ -91,6 +103,12 @@ def constants(card: Gpu) -> Constants:
     return _filled(Constants, table.get(card.name) or table.get(card.like) or {})
 
 
+@lru_cache(maxsize=1)
+def shared() -> Shared:
+    """What all GPUs share."""
+    return _filled(Shared, calibration().get("shared", {}))
+
+
 def smooth_max(a: float, b: float, sharpness: float) -> float:
     """(a^s + b^s)^(1/s): at least the larger, at most 2^(1/s) times it."""
     high, low = (a, b) if a > b else (b, a)
@@ -100,12 +118,18 @@ def smooth_max(a: float, b: float, sharpness: float) -> float:
 class Hardware:
     """The terms of one model on one kind of rank; remembers what it worked out, by number of tokens."""
 
-    def __init__(self, scenario: Scenario, fitted: Constants | None = None, shared: Shared | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        fitted: Constants | None = None,
+        common: Shared | None = None,
+        hot_together: bool = False,
+    ) -> None:
         self.shape: Model = model(scenario.model)
         self.card = gpu(scenario.gpu)
         memory.check_parallel(self.shape, scenario)
         self.fitted = fitted or constants(self.card)
-        self.shared = shared or _filled(Shared, calibration().get("shared", {}))
+        self.shared = common or shared()
         self.tp = scenario.tensor_parallel_size
         self.ep = memory.expert_ranks(scenario)
         self.gathered = scenario.data_parallel_size if scenario.enable_expert_parallel else 1
@@ -116,7 +140,7 @@ class Hardware:
         self.linear_flops = self._peak(self.linear_bytes)
         self.expert_flops = self._peak(self.expert_bytes) / fit.flops * fit.expert_flops
         self.bandwidth = card.bandwidth * fit.bandwidth
-        self.link = (card.nvlink if scenario.link == "nvlink" and card.nvlink else card.pcie) * fit.link
+        self.link = card.nvlink if scenario.link == "nvlink" and card.nvlink else card.pcie
         self.peak_flops = self.linear_flops
         self.peak_bandwidth = card.bandwidth * max(fit.bandwidth, fit.kv_bandwidth)
         self.attention = shape.attention_matrices(tp)
@@ -126,6 +150,10 @@ class Hardware:
         self.kv_bytes = shape.kv_values_per_token(tp) * width
         score_dim = shape.head_dim + shape.qk_rope_head_dim + (shape.v_head_dim or shape.head_dim)
         self.pair_flops = 2.0 * shape.heads / tp * score_dim * shape.layers * shape.kv_rows_per_token
+        self.mla_us = self.shared.mla_us if shape.is_mla else 0.0
+        self.placed = (
+            experts.placed(shape, self.skew, self.ep, self.redundant, hot_together) if shape.moe_layers else ()
+        )
         self.async_host = scenario.async_scheduling
         self.host_model = scenario.host
         self._base: dict[tuple[int, int, bool], tuple[float, float, float, float, float]] = {}
@@ -142,8 +170,10 @@ class Hardware:
     # --- terms that depend on the number of tokens
     def _matrix(self, outputs: float, inputs: float, tokens: float, width: float, flops: float) -> float:
         compute = 2.0 * tokens * outputs * inputs / flops
-        move = (outputs * inputs * width + tokens * (outputs + inputs) * 2.0) / self.bandwidth
-        return smooth_max(compute, move, self.shared.sharpness) + self.fitted.kernel_us * 1e-6
+        moved = outputs * inputs * width + tokens * (outputs + inputs) * 2.0
+        if width <= 1.0 and tokens:
+            moved += tokens * inputs * 3.0  # activations are read and written once more to quantise them
+        return smooth_max(compute, moved / self.bandwidth, self.shared.sharpness) + self.fitted.kernel_us * 1e-6
 
     def linear(self, tokens: int) -> float:
         """Seconds of all projections and dense feed-forwards."""
@@ -156,35 +186,54 @@ class Hardware:
         return shape.layers * of(self.attention) + dense * of(self.dense) + shape.moe_layers * of(self.shared_mlp)
 
     def moe(self, tokens: int) -> float:
-        """Seconds of the experts, on the rank with most to do."""
+        """Seconds of the experts, on the rank with most to do: each expert pays the larger of its FLOPs and its weights."""
         shape, fit = self.shape, self.fitted
         if not shape.moe_layers:
             return 0.0
         batch = tokens * self.gathered
-        load = experts.rank_load(shape, self.skew, self.ep, self.redundant)
-        touched = experts.rank_distinct(shape, self.skew, batch, self.ep, self.redundant)
         values = shape.expert_values / (1 if self.ep > 1 else self.tp)
-        compute = 2.0 * batch * load * values / self.expert_flops
-        move = touched * values * self.expert_bytes / (self.card.bandwidth * fit.expert_bandwidth)
-        worst = max(smooth_max(float(c), float(m), self.shared.sharpness) for c, m in zip(compute, move, strict=True))
+        worst = 0.0
+        for chance in self.placed:
+            compute = 2.0 * batch * chance * values / self.expert_flops
+            move = (
+                experts.touched(chance, batch)
+                * values
+                * self.expert_bytes
+                / (self.card.bandwidth * fit.expert_bandwidth)
+            )
+            power = self.shared.expert_sharpness
+            worst = max(worst, float(((compute**power + move**power) ** (1.0 / power)).sum()))
         return shape.moe_layers * (worst + self.shared.expert_us * 1e-6)
 
     def all_reduce(self, tokens: int) -> float:
-        """Seconds of communication between ranks."""
+        """Seconds of communication between ranks: two all-reduces a layer, or tokens gathered to and from experts."""
         shape, fit, total = self.shape, self.fitted, 0.0
         if self.tp > 1:
-            size = tokens * shape.hidden * 2.0 * 2.0 * (self.tp - 1) / self.tp
-            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + size / self.link)
+            spread = 2.0 * ((self.tp - 1) / self.tp) ** self.shared.ring_power
+            size = tokens * shape.hidden * 2.0 * spread
+            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + size / self._link(self.tp))
         if self.gathered > 1:
             size = tokens * (self.gathered - 1) * shape.hidden * 2.0
-            total += 2 * shape.moe_layers * (fit.all_reduce_us * 1e-6 + size / self.link)
+            total += 2 * shape.moe_layers * (fit.all_reduce_us * 1e-6 + size / self._link(self.ep))
         return total
+
+    def _link(self, ranks: int) -> float:
+        """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
+        return (NETWORK if ranks > NODE else self.link) * self.fitted.link
 
     def fixed(self, tokens: int, ragged: bool) -> float:
         """Seconds of everything else inside the layers."""
-        per_layer = self.shared.layer_us * 1e-6 + tokens * self.shape.hidden * self.shared.token_bytes / self.bandwidth
-        launch = self.shared.prefill_launch_us * 1e-6 if ragged and self.host_model != "none" else 0.0
-        return self.shape.layers * (per_layer + launch)
+        shape, shared = self.shape, self.shared
+        dense = shape.layers - shape.moe_layers
+        width = (
+            dense * shared.width_moves * shape.intermediate
+            + shape.moe_layers * shared.width_moves * shape.shared_intermediate
+        )
+        moved = tokens * 2.0 * (shape.layers * shared.hidden_moves * shape.hidden + width / self.tp)
+        launch = shared.prefill_launch_us if ragged and self.host_model != "none" else 0.0
+        return (
+            shape.layers * (shared.layer_us + launch) + dense * shared.dense_us
+        ) * 1e-6 + moved / self.card.bandwidth
 
     def head(self, sampled: int) -> float:
         """Seconds of logits and sampling."""
@@ -224,7 +273,10 @@ class Hardware:
     def attention_lines(self, seqs: int) -> list[Line]:
         """Decode attention as lines in the summed context: [(fixed s, s per token, holds up to this context), ...]."""
         shape, fit = self.shape, self.fitted
-        floor = shape.layers * (fit.attention_us + fit.attention_seq_us * seqs) * 1e-6
+        per_seq = fit.attention_seq_us * min(1.0, max(1.0, shape.kv_heads / self.tp) / 8)
+        if shape.is_mla:
+            per_seq = self.shared.mla_seq_us * shape.heads / self.tp / 128
+        floor = shape.layers * (fit.attention_us + self.mla_us + per_seq * seqs) * 1e-6
         per_token = self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
         if shape.is_mla:
             flops = 2.0 * shape.heads / self.tp * (2 * shape.kv_lora_rank + shape.qk_rope_head_dim) * shape.layers
@@ -256,9 +308,12 @@ class Hardware:
             pairs_ = (pairs * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
         else:
             pairs_ = float(pairs)
-        compute = pairs_ * self.pair_flops / (self.card.tflops_bf16 * 1e12 * fit.attention_flops)
+        attainable = self.card.tflops_bf16 * 1e12 * fit.attention_flops
+        compute = pairs_ * self.pair_flops / (attainable * (self.shared.mla_prefill if shape.is_mla else 1.0))
         move = context * self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
-        return compute + move + shape.layers * fit.attention_us * 1e-6
+        return (
+            compute + move + shape.layers * (fit.attention_us + self.mla_us + self.shared.prefill_attention_us) * 1e-6
+        )
 
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:
@@ -400,8 +455,8 @@ class StepTime:
             share = hard.gathered / hard.ep if hard.ep > 1 else 1 / hard.tp
             dense += int(shape.moe_layers * shape.experts_per_token * shape.expert_values * share)
         result: Array = 2.0 * tokens * dense + 2.0 * np.asarray(ticks.sampled) * shape.vocab * shape.hidden / hard.tp
-        result = result + (np.asarray(ticks.prefill_pairs) + np.asarray(ticks.decode_context)) * hard.pair_flops
-        return result
+        pairs = np.asarray(ticks.prefill_pairs) + np.asarray(ticks.decode_context)
+        return result + pairs * hard.pair_flops
 
     def bytes(self, ticks: Ticks) -> Array:
         """Bytes one rank moves per tick: weights (of experts, those touched) once a step, KV read and written."""

@@ -1,0 +1,158 @@
+"""Data-parallel replicas behind a router, and the arrivals that completions release.
+
+With one replica the router only hands arrivals over. With several, requests are routed in order of arrival, and each
+sees the replicas as they are after the latest step they have begun.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from sim.requests import Requests
+from sim.scenario import Scenario, SimError
+
+if TYPE_CHECKING:
+    from sim.engine import Book, Replica
+
+INF = float("inf")
+
+
+class Router:
+    """Brings each request to a replica when its time has come."""
+
+    def __init__(
+        self, s: Scenario, requests: Requests, book: Book, replicas: list[Replica], refusals: dict[int, SimError]
+    ) -> None:
+        self.s, self.book, self.replicas, self.refusals = s, book, replicas, refusals
+        self.followers: dict[int, list[int]] = {}
+        after = requests.after
+        for r in (after >= 0).nonzero()[0].tolist():
+            self.followers.setdefault(int(after[r]), []).append(r)
+        self.think: list[float] = requests.think.tolist()
+        self.coming: list[tuple[float, int]] = []  # heap of arrivals not routed yet
+        self.turn = 0
+        self.in_flight = [0] * len(replicas)
+        known = [r for r in range(len(requests)) if self.book.arrival[r] < INF]
+        for r in known:
+            if r in refusals:
+                self._release(r, self.book.arrival[r])
+            else:
+                self.coming.append((self.book.arrival[r], r))
+        heapify(self.coming)
+
+    def run(self) -> None:
+        """Run all replicas until nobody has anything to do."""
+        if len(self.replicas) == 1:
+            self._alone(self.replicas[0])
+        else:
+            self._several()
+
+    def _alone(self, replica: Replica) -> None:
+        coming = sorted(self.coming)
+        replica.arrivals[:] = [when for when, _ in coming] + [INF]
+        replica.arrived[:] = [r for _, r in coming]
+        self.coming = []
+        if self.followers:
+            replica.on_finish = self._insert
+        life = replica.ticks()
+        next(life)
+        try:
+            life.send(INF)
+        except StopIteration:
+            pass
+
+    def _insert(self, r: int, now: float) -> float:
+        """A completion: what it releases goes straight into the only replica's arrivals."""
+        if r in self.followers:
+            self._release(r, now)
+            replica = self.replicas[0]
+            while self.coming:
+                self._hand(*heappop(self.coming), replica)
+        return INF
+
+    def _hand(self, when: float, r: int, replica: Replica) -> None:
+        at = bisect_right(replica.arrivals, when, replica.pointer)
+        while at > replica.pointer and replica.arrivals[at - 1] == when and replica.arrived[at - 1] > r:
+            at -= 1
+        replica.arrivals.insert(at, when)
+        replica.arrived.insert(at, r)
+        self.book.replica[r] = replica.number
+
+    def _release(self, r: int, now: float) -> None:
+        """r is done (or refused) at `now`: those that wait for it come after their pause, unless the time is over."""
+        for follower in self.followers.get(r, ()):
+            when = now + self.think[follower]
+            if when > self.s.duration_s:
+                continue
+            self.book.arrival[follower] = when
+            if follower in self.refusals:
+                self._release(follower, when)
+            else:
+                heappush(self.coming, (when, follower))
+
+    def _several(self) -> None:
+        lives = [replica.ticks() for replica in self.replicas]
+        clocks = [next(life) for life in lives]
+        lockstep = bool(self.followers)
+
+        def ended(r: int, now: float) -> float:
+            self.in_flight[self.book.replica[r]] -= 1
+            if r not in self.followers:
+                return INF
+            self._release(r, now)
+            return self.coming[0][0] if self.coming else INF
+
+        for replica in self.replicas:
+            replica.on_finish = ended
+        clocks = [INF] * len(lives)
+        alive = [True] * len(lives)
+        while True:
+            first = min(range(len(lives)), key=clocks.__getitem__)
+            if self.coming and self.coming[0][0] <= clocks[first]:
+                when, r = heappop(self.coming)
+                number = self._choose()
+                self.in_flight[number] += 1
+                self._hand(when, r, self.replicas[number])
+                if alive[number] and clocks[number] == INF:
+                    clocks[number] = when
+                continue
+            if clocks[first] == INF:
+                return
+            horizon = self.coming[0][0] if self.coming else INF
+            if lockstep:
+                others = min((clock for i, clock in enumerate(clocks) if i != first), default=INF)
+                horizon = min(horizon, others)
+                if horizon <= clocks[first]:
+                    horizon = _after(clocks[first])
+            try:
+                clocks[first] = lives[first].send(horizon)
+            except StopIteration:
+                clocks[first], alive[first] = INF, False
+
+    def _choose(self) -> int:
+        """Which replica the next request goes to; ties go round."""
+        count = len(self.replicas)
+        if self.s.router == "round_robin":
+            chosen = self.turn % count
+        else:
+            score = self._vllm_score if self.s.router == "vllm" else self._load
+            chosen = min(range(count), key=lambda i: (score(i), (i - self.turn) % count))
+        self.turn = chosen + 1
+        return chosen
+
+    def _load(self, i: int) -> float:
+        return float(self.in_flight[i])
+
+    def _vllm_score(self, i: int) -> float:
+        """vLLM's internal load balancer: max(in flight, waiting + running) + waiting * 6 * max(0, kv_usage - 0.5)."""
+        waiting, running, usage = self.replicas[i].load()
+        return max(float(self.in_flight[i]), float(waiting + running)) + waiting * 6.0 * max(0.0, usage - 0.5)
+
+
+def _after(t: float) -> float:
+    """The next float: a horizon that lets exactly the ticks starting at t happen."""
+    from math import nextafter
+
+    return nextafter(t, INF)

@@ -10,7 +10,7 @@ DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
 KINDS = ["compute", "bandwidth", "busy"]
 LATENCIES = ["ttft", "tpot", "e2e"]
 
-frame.page("playground")
+actions = frame.page("playground")
 s = state.load(DEFAULT, extra={"u": "compute", "l": "ttft"})
 
 
@@ -175,7 +175,7 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str)
 def figures(b: object, a: object | None) -> None:
     wanted = [
         ("qps", "", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
-        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "count", -1), ("goodput_qps", "", 1),
+        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "", 1),
     ]
     frame.tiles((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted)
 
@@ -186,18 +186,19 @@ with side:
         knobs()
 with stage:
     state.notices()
-    requests, upload = traffic.requests(s)
-    b, a = state.runs(s, requests, upload)
+    b, a = state.runs(s, traffic.requests)
     figures(b.summary(), a.summary() if s.compared else None)
-    with st.container(horizontal=True, vertical_alignment="bottom", key="stage_bar"):
-        controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), label=t("playground.kind"))
-        controls.extra_choice("l", LATENCIES, words=str.upper, label=t("playground.latency"))
-        st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
-        st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
-        exports.copy_link(s)
-        exports.downloads(b)
     frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a))
-    key = (state.run_key(s.b), state.run_key(s.a), upload, language(), frame.theme(), str(frame.scale()))
+    with st.container(horizontal=True, key="stage_bar"):
+        controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))
+        controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))
+    upload = [traffic.requests(x)[1] for x in (s.b, s.a)]
+    key = (state.run_key(s.b), state.run_key(s.a), *upload, language(), frame.theme(), str(frame.scale()))
     pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]))
-    st.caption(narration.facts(b.summary()))
+    st.caption(narration.facts(b.summary()) + " " + traffic.report(s.b))
+with actions:
+    st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
+    st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
+    exports.copy_link(s)
+    exports.downloads(b)
 state.publish()

@@ -80,14 +80,18 @@ def number(name: str, *, step: float | None = None, label: str = "") -> None:
 
 
 def extra_choice(
-    name: str, options: Sequence[str], *, words: Callable[[str], str] | None = None, label: str = "", pills: bool = False
+    name: str, options: Sequence[str], *, words: Callable[[str], str] | None = None, label: str = "", title: str = "",
+    pills: bool = False,
 ) -> str:
-    """A choice of page-local state (declared in `state.load(extra=...)`); returns what is chosen."""
+    """A choice of page-local state (declared in `state.load(extra=...)`); returns what is chosen.
+
+    `label` is shown above it; `title` is its name for screen readers where there is no label.
+    """
     value = str(state.current().extra[name])
     key = _prepare(name, value)
     kind = st.pills if pills else st.segmented_control
     kind(
-        label or name, list(options), format_func=words or str, key=key, required=True,
+        label or title or name, list(options), format_func=words or str, key=key, required=True,
         label_visibility="visible" if label else "collapsed", on_change=_commit, args=(name, key),
     )
     return value

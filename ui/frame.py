@@ -58,26 +58,29 @@ CSS = """<style>
 .stAppHeader{background:transparent;pointer-events:none;height:2.75rem}.stAppHeader>*,.stAppHeader button{pointer-events:auto}
 .stSidebar{width:15rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
 .stSidebar [data-testid=stSidebarHeader]{height:3.4rem;margin-bottom:0;padding-top:1rem}
-.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem .9rem 1rem}
+.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 1rem 1rem 1.25rem}
 .stSidebar [data-testid=stPageLink] a{padding:.24rem .5rem}
 .stSidebar [data-testid=stVerticalBlock]{gap:.15rem}
-.st-key-frame_foot{margin-top:1.1rem;gap:.7rem!important}
+.st-key-frame_foot{margin:1.1rem 0 0 .5rem;gap:.7rem!important}
+.st-key-heading{margin-bottom:.2rem}.st-key-knobs{gap:.35rem!important}
 .stMain h1{padding:0 0 .1rem;letter-spacing:-.01em}
 .stMain [data-testid=stVerticalBlock]{gap:.7rem}
 .stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}
-.if-tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.4rem,1fr));border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
+.if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
 .if-tile{padding:.55rem .8rem .5rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.5rem}
 .if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
-.if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;min-height:1.2em}
+.if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
 .if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
 .if-note{border-left:3px solid var(--if-accent);padding:.1rem 0 .1rem .8rem;line-height:1.6;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
-@media (max-width:640px){.stMain .block-container{padding:2.6rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
+.stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
+@media (max-width:640px){.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
 %s</style>"""
 LOOK = {
     "light": "--if-paper:#fff;--if-line:#DCE1E6;--if-soft:#5B6672;--if-accent:#045891;--if-good:#017A4E;--if-bad:#A12607",
@@ -85,8 +88,11 @@ LOOK = {
 }
 
 
-def page(key: str) -> None:
-    """Begin a page: browser title, menu, language, projector, look, and the page's heading. The first call of a page."""
+def page(key: str) -> Any:
+    """Begin a page: browser title, menu, language, projector, look, and the page's heading. The first call of a page.
+
+    Returns the container at the right of the heading, for a page's few actions.
+    """
     st.session_state["page"] = key
     text.use(state.language())
     st.set_page_config(
@@ -105,14 +111,16 @@ def page(key: str) -> None:
                 f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}'</script>",
                 unsafe_allow_javascript=True,
             )
-    st.title(t(f"frame.title.{key}"), anchor=False)
+    with st.container(horizontal=True, vertical_alignment="center", key="heading"):
+        st.title(t(f"frame.title.{key}"), anchor=False, width="stretch")
+        return st.container(horizontal=True, width="content", horizontal_alignment="right", key="actions")
 
 
 def _language() -> None:
     st.session_state["w_lang"] = text.language()
     st.segmented_control(
         t("frame.language"), list(text.LANGUAGES), format_func=text.LANGUAGES.__getitem__, key="w_lang", required=True,
-        label_visibility="collapsed", on_change=lambda: state.choose_language(st.session_state["w_lang"]),
+        label_visibility="collapsed", wrap=False, on_change=lambda: state.choose_language(st.session_state["w_lang"]),
     )
 
 
@@ -174,22 +182,24 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]]) -> None:
         if a is not None and a != b and b == b and a == a:
             kind = "" if not sense else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
             sign = "▲" if b > a else "▼"
-            delta = f"<b{kind}>{sign} {html.escape(_difference(b, a, unit))}</b> {t('frame.against_a')}"
+            tip = f"A: {text.value(a, unit)}"
+            delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign} {html.escape(_difference(b, a, unit))}</b>"
         label, tip = t(f"settings.metric.{name}.label"), t(f"settings.metric.{name}.help")
         cells.append(
             f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}</div>"
-            f"<div class='v'>{html.escape(text.value(b, unit))}</div><div class='d'>{delta}</div></div>"
+            f"<div class='r'><span class='v'>{html.escape(text.value(b, unit))}</span><span class='d'>{delta}</span></div></div>"
         )
-    st.html(f"<div class='if-tiles'>{''.join(cells)}</div>")
+    across = len(cells) if len(cells) < 6 else -(-len(cells) // 2)
+    st.html(f"<div class='if-tiles' style='--n:{across}'>{''.join(cells)}</div>")
 
 
 def _difference(b: float, a: float, unit: str) -> str:
     if unit == "%":
         return t("frame.points", value=f"{abs(b - a) * 100:.{0 if abs(b - a) >= 0.0995 else 1}f}")
-    if a > 0 and b > 0 and unit != "count":
+    if a > 0 and b > 0:
         ratio = b / a
         return f"{ratio:.2g}×" if ratio >= 1.995 else f"{abs(ratio - 1) * 100:.{0 if abs(ratio - 1) > 0.0995 else 1}f}%"
-    return text.value(abs(b - a), "" if unit == "count" else unit)
+    return text.value(abs(b - a), unit)
 
 
 def columns(n: int) -> list[Any]:

@@ -17,7 +17,7 @@ button that repairs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,10 +201,16 @@ def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") 
     return found
 
 
-def runs(state: State, requests: Requests | None = None, upload: str = "") -> tuple[Run, Run]:
-    """The runs of B and A (the same object if they do not differ). One that cannot run is explained, and ends the page."""
+Source = Callable[[Scenario], tuple[Requests | None, str]]
+
+
+def runs(state: State, source: Source = lambda scenario: (None, "")) -> tuple[Run, Run]:
+    """The runs of B and A (the same object if they do not differ). One that cannot run is explained, and ends the page.
+
+    source: the requests of a scenario where they do not follow from it, and a name for them.
+    """
     try:
-        b = run(state.b, requests, upload)
+        b = run(state.b, *source(state.b))
     except SimError as error:
         explain(error, {})
         publish()
@@ -212,7 +218,7 @@ def runs(state: State, requests: Requests | None = None, upload: str = "") -> tu
     if not state.compared:
         return b, b
     try:
-        return b, run(state.a, requests, upload)
+        return b, run(state.a, *source(state.a))
     except SimError:
         return b, b
 
@@ -241,7 +247,7 @@ def label(name: str) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:g}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def notices() -> None:
@@ -277,6 +283,23 @@ def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
         wanted += [{"max_num_batched_tokens": seqs}] if "max_num_seqs" in changes else [{"max_num_seqs": budget}]
     elif error.code == "budget_below_model_len":
         wanted += [{"enable_chunked_prefill": True}, {"max_num_batched_tokens": params["low"]}]
+    elif error.code == "trace_needs_upload":
+        wanted.append({"trace": SETTINGS["trace"].default})
+    elif error.code == "model_len_too_large":
+        wanted.append({"max_model_len": max(params["longest"], 2)})
+    elif error.code == "empty_window":
+        wanted.append({"trace_start_s": 0.0})
+    elif error.code == "too_many_requests":
+        wanted.append({"num_requests": int(params["high"])})
+    elif params.get("tp"):
+        wanted.append({"tensor_parallel_size": params["tp"]})
+    elif error.code in ("weights_too_large", "no_kv_memory"):
+        wanted += [{"weights": w} for w in ("fp8", "int4") if w != b.weights]
+    elif "works" in params:
+        works = [int(n) for n in str(params["works"]).split(",")]
+        wanted.append({name: min(works, key=lambda n: abs(n - getattr(b, name)))})
+    elif error.code == "tp_width":
+        wanted.append({name: 1})
     elif name in SETTINGS and "value" in params:
         low, high, value = params.get("low"), params.get("high"), params["value"]
         if low is not None and value < low:

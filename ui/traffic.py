@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from typing import Any
 
 import streamlit as st
 
 from sim import catalog, traces
-from sim.scenario import SimError
+from sim.scenario import Scenario
 from sim.workload import Requests
 from ui import controls, state
 from ui.text import count, has, language, t
@@ -30,10 +29,10 @@ def gpus() -> list[str]:
 @cache
 def _presets() -> dict[str, Any]:
     try:
-        from sim import presets
+        from sim import presets as shipped
     except ImportError:
         return {}
-    return dict(presets.presets())
+    return dict(shipped.presets())
 
 
 def presets() -> None:
@@ -58,32 +57,55 @@ def _take_preset() -> None:
         state.replace(getattr(preset, "scenario", preset))
 
 
+# --- traces ---------------------------------------------------------------------------------------------------------
+
+
 def trace() -> None:
-    """Which recorded traffic is replayed; or a file of one's own."""
-    names = [*getattr(traces, "SHIPPED", ["azure2023_conv"]), UPLOAD]
+    """Which recorded traffic is replayed; or a file of one's own, which stays in this session's memory."""
+    names = [*traces.SHIPPED, UPLOAD]
     controls.pick("trace", names, words=lambda n: t(f"playground.trace.{n}") if has(f"playground.trace.{n}") else n)
     if state.current().b.trace == UPLOAD:
         file = st.file_uploader(t("playground.upload"), key="upload_file", help=t("playground.upload_help"))
         if file is not None:
-            _remember(file)
-        report = st.session_state.get("upload_report")
-        if report:
-            st.caption(report)
+            st.session_state["upload"] = file
+        if "upload" in st.session_state:
+            st.caption(st.session_state["upload"].name)
 
 
-def _remember(file: Any) -> None:
-    if st.session_state.get("upload_id") == file.file_id:
-        return
-    st.session_state["upload_id"] = file.file_id
-    st.session_state["upload_bytes"] = file.getvalue()
-    st.session_state["upload_name"] = file.name
+def requests(scenario: Scenario) -> tuple[Requests | None, str]:
+    """The requests that do not follow from the scenario alone (an uploaded trace) and a name for them; else (None, "").
 
-
-def requests(held: state.State) -> tuple[Requests | None, str]:
-    """The requests that do not follow from the scenario (an uploaded trace) and a name for them; (None, "") otherwise."""
-    if held.b.arrival != "trace" or held.b.trace != UPLOAD or "upload_bytes" not in st.session_state:
+    Raises SimError if the file is no trace.
+    """
+    file = st.session_state.get("upload")
+    if scenario.arrival != "trace" or scenario.trace != UPLOAD or file is None:
         return None, ""
-    raise SimError("trace_needs_upload", "upload a trace")
+    window = (scenario.trace_start_s, scenario.duration_s, scenario.rate_scale, scenario.num_requests, scenario.seed)
+    name = f"{file.file_id}{window}"
+    kept = st.session_state.setdefault("upload_read", {})
+    if name not in kept:
+        if len(kept) > 3:
+            kept.clear()
+        file.seek(0)
+        start, duration, scale, most, seed = window
+        kept[name] = traces.read(
+            file, start_s=start, duration_s=duration, rate_scale=scale, limit=most or traces.LIMIT, seed=seed
+        )
+    return kept[name][0], name
 
 
-__all__ = ["count", "gpus", "hashlib", "models", "presets", "requests", "trace"]
+def report(scenario: Scenario) -> str:
+    """What the reader made of an uploaded trace, in one line with its peculiarities; "" for other traffic."""
+    _, name = requests(scenario)
+    if not name:
+        return ""
+    found = st.session_state["upload_read"][name][1]
+    words = [t("playground.upload_report", rows=count(found.rows), kept=count(found.used))]
+    words += [
+        t(f"playground.dropped.{why}", n=count(n)) if has(f"playground.dropped.{why}") else f"{why}: {n}"
+        for why, n in found.dropped.items() if n
+    ]
+    for note in found.notes:
+        key = f"playground.note.{note.code}"
+        words.append(t(key, **{k: f"{v:g}" if isinstance(v, float) else v for k, v in note.params.items()}) if has(key) else f"{note}.")
+    return " ".join(words)

@@ -212,6 +212,9 @@ export default function (component) {
     }))
   }
   face(); draw(); keys()
+  const covered = data.lanes.some((lane) => lane.cover)
+  if (state.covered && !covered && !matchMedia('(prefers-reduced-motion: reduce)').matches) { state.at = 0; start() }
+  state.covered = covered
   state.observer = new ResizeObserver(() => draw()); state.observer.observe(canvas)
   const dress = new MutationObserver(() => { draw(); keys() })
   dress.observe(document.head, { childList: true, subtree: true })

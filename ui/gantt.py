@@ -58,29 +58,36 @@ class Lane:
 
 def lane(run: Run, title: str, *, cover: str = "", marks: Sequence[tuple[float, str]] = ()) -> Lane:
     """A run as a lane. A seat of a static batch stays held, idle, until the whole batch leaves."""
-    leave = home(run)
-    seat = seats(run.first_scheduled, leave)
+    seat, (first, done) = seats(run.first_scheduled, run.finish), spoken(run)
     segments = []
     for i in np.flatnonzero(seat >= 0):
         for phase, start, end in (
-            ("prefill", run.first_scheduled[i], run.first_token[i]),
-            ("decode", run.first_token[i], run.finish[i]),
-            ("idle", run.finish[i], leave[i]),
+            ("prefill", run.first_scheduled[i], first[i]), ("decode", first[i], done[i]), ("idle", done[i], run.finish[i])
         ):
             if end > start + 1e-12:
                 segments.append(Segment(int(seat[i]), int(i), float(start), float(end), phase))
-    return Lane(title, run.scenario.max_num_seqs, segments, leave[np.isfinite(leave)].tolist(), cover, marks)
+    return Lane(title, run.scenario.max_num_seqs, segments, run.finish[np.isfinite(run.finish)].tolist(), cover, marks)
 
 
-def home(run: Run) -> np.ndarray:
-    """When each answer goes back to its user, float64 (n,) s: at its end, or under static batching with its batch."""
+def spoken(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """When each answer's first and last token were there, two float64 (n,) in s.
+
+    Under static batching an answer goes home with its batch, so that the run's `first_token` and `finish` are the end of
+    the batch: its tokens were there before, one a step after the prompts of the batch.
+    """
     if run.scenario.batching != "static":
-        return run.finish
-    leave = run.finish.copy()
+        return run.first_token, run.finish
+    first, done, ticks = run.first_token.copy(), run.finish.copy(), run.ticks
+    ends = ticks.start + ticks.duration
     for start in np.unique(run.first_scheduled[np.isfinite(run.first_scheduled)]):
-        batch = run.first_scheduled == start
-        leave[batch] = np.nanmax(run.finish[batch])
-    return leave
+        batch = np.flatnonzero((run.first_scheduled == start) & np.isfinite(run.finish))
+        if not len(batch):
+            continue
+        last = int(np.searchsorted(ends, run.finish[batch].max() - 1e-9))
+        prompts_read = last - int(run.generated[batch].max()) + 1  # the tick that gave the first tokens
+        first[batch] = ends[max(prompts_read, 0)]
+        done[batch] = ends[np.maximum(prompts_read + run.generated[batch] - 1, 0)]
+    return first, done
 
 
 def seats(start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -100,7 +107,7 @@ def seats(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 def draw(
     lanes: Sequence[Lane], *, alt: str, key: str, end: float | None = None, step_s: float = 0.0,
-    guess: tuple[float, str] | None = None, row: int = 18,
+    guess: tuple[float, str] | None = None, row: int = 16,
 ) -> None:
     """Draw `lanes` on one time axis of `end` s (default: the last thing that happens).
 
@@ -111,8 +118,8 @@ def draw(
     end = end or last
     data: dict[str, Any] = {
         "lanes": [_plain(lane) for lane in lanes], "end": float(end), "step": step_s or end / 100, "phases": PHASES,
-        "colors": COLORS, "labels": _labels(), "alt": alt, "guess": list(guess) if guess else None, "scale": frame.scale(),
-        "row": row,
+        "colors": COLORS, "labels": _labels(), "alt": alt, "guess": list(guess) if guess else None,
+        "scale": frame.scale(), "row": row,
     }
     _component()(data=data, key=key)
 
@@ -133,7 +140,7 @@ def _plain(lane: Lane) -> dict[str, Any]:
         "title": lane.title, "seats": lane.seats, "cover": lane.cover, "done": sorted(float(at) for at in lane.done),
         "marks": [[float(at), words] for at, words in lane.marks],
         "segments": [
-            [int(s.seat), int(s.request), round(float(s.start), 5), round(float(s.end), 5), PHASES.index(s.phase)]
+            [s.seat, s.request, round(s.start, 5), round(s.end, 5), PHASES.index(s.phase)]
             for s in lane.segments
         ],
     }

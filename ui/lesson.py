@@ -14,7 +14,7 @@ that a link opens a page at any point of the lesson; what was predicted stays wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,16 +82,19 @@ class Flow:
 Numbers = Callable[[str, state.State], dict[str, str]]
 
 
-def begin(page: str, scenes: Sequence[Scene], numbers: Numbers | None = None) -> Flow:
+def begin(
+    page: str, scenes: Sequence[Scene], numbers: Numbers | None = None, extra: Mapping[str, state.Extra] | None = None
+) -> Flow:
     """Draw the scene's question, the prediction and the primary button; tell where the visitor stands.
 
     Call it after frame.page(). `page` is the stem of the page's texts; numbers(scene, state) fills a question.
+    extra: page-local settings beside `p`; a scene begins with these values.
     """
     if follow := st.session_state.pop("lesson_follow", None):
         st.switch_page(follow)
-    names = [scene.name for scene in scenes]
+    names, own = [scene.name for scene in scenes], dict(extra or {})
     asked, _, _ = st.query_params.get("p", "").partition(".")
-    s = state.load(scenes[names.index(asked) if asked in names else 0].b, extra={"p": f"{names[0]}.{STEPS[0]}"})
+    s = state.load(scenes[names.index(asked) if asked in names else 0].b, extra={"p": f"{names[0]}.{STEPS[0]}", **own})
     name, _, step = str(s.extra["p"]).partition(".")
     index = names.index(name) if name in names else 0
     scene, step = scenes[index], step if step in STEPS else STEPS[0]
@@ -103,7 +106,7 @@ def begin(page: str, scenes: Sequence[Scene], numbers: Numbers | None = None) ->
         if to == index:
             state.change(p=f"{names[to]}.{to_step}")
         else:
-            state.replace(scenes[to].b, scenes[to].a, p=f"{names[to]}.{to_step}")
+            state.replace(scenes[to].b, scenes[to].a, **{**own, "p": f"{names[to]}.{to_step}"})
 
     def advance() -> None:
         at = STEPS.index(step)
@@ -112,7 +115,7 @@ def begin(page: str, scenes: Sequence[Scene], numbers: Numbers | None = None) ->
         elif index + 1 < len(scenes):
             go(index + 1, STEPS[0])
         else:
-            state.replace(scenes[0].b, scenes[0].a, p=f"{names[0]}.{STEPS[0]}")
+            state.replace(scenes[0].b, scenes[0].a, **{**own, "p": f"{names[0]}.{STEPS[0]}"})
             st.session_state["lesson_follow"] = _next_page()
 
     def again() -> None:
@@ -121,7 +124,7 @@ def begin(page: str, scenes: Sequence[Scene], numbers: Numbers | None = None) ->
 
     if len(scenes) > 1:
         _tabs(page, names, index, go)
-    left, right = st.columns([6, 5], vertical_alignment="center", gap="medium")
+    left, right = st.columns([7, 5], vertical_alignment="center", gap="medium")
     with left:
         frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
     with right:
@@ -171,6 +174,11 @@ def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
             )
 
 
+def says(words: str) -> str:
+    """Markdown: where the lesson's text and today's vLLM differ, told kindly."""
+    return f":gray-badge[{t('lesson.badge.lesson')}] {words}"
+
+
 def term(name: str, words: str = "") -> None:
     """A popover that explains a setting or metric: `words`, or its text in settings.toml."""
     with st.popover(name, type="tertiary"):
@@ -212,7 +220,7 @@ def _predict(page: str, scene: Scene) -> None:
         st.session_state[key] = kept.get(scene.name, g.low)
         words = t(f"{page}.{scene.name}_guess")
         st.slider(words, g.low, g.high, step=g.step, format=f"%g {g.unit}", key=key, on_change=picked)
-    else:
+    elif scene.answers:
         st.session_state[key] = kept.get(scene.name)
         st.pills(
             t("lesson.predict"), scene.answers, format_func=lambda a: t(f"{page}.{scene.name}_{a}"), key=key,
@@ -223,6 +231,8 @@ def _predict(page: str, scene: Scene) -> None:
 def _said(flow: Flow) -> None:
     icon = ":material/visibility:" if flow.revealed else ":material/lock:"
     answer = flow.answer
+    if not flow.scene.answers and not flow.scene.guess:
+        return
     if answer is None:
         st.markdown(f"{icon} {t('lesson.no_prediction')}")
         return
@@ -233,7 +243,8 @@ def _said(flow: Flow) -> None:
 
 def _button(flow: Flow, scenes: Sequence[Scene], index: int) -> str:
     if flow.step == "ask":
-        return t("lesson.lock" if flow.answer is not None else "lesson.lock_none")
+        return t("lesson.lock" if flow.answer is not None or not (scenes[index].answers or scenes[index].guess)
+                 else "lesson.lock_none")
     if flow.step == "lock":
         return t("lesson.reveal")
     if flow.step == "reveal":

@@ -1,0 +1,196 @@
+"""Start here: static against continuous batching, and where the second gains nothing. Lesson 2.3.1, 2.3.2, 2.3.10."""
+
+import numpy as np
+import streamlit as st
+
+from sim.results import Run
+from sim.scenario import Scenario
+from sim.workload import Requests
+from ui import controls, frame, gantt, lesson, state
+from ui.lesson import Flow, Guess, Scene
+from ui.text import count, percent, seconds, t
+
+EIGHT = Scenario(
+    request_rate=1000, duration_s=1, lengths="fixed", prompt_tokens=64, output_tokens=2000, num_requests=32,
+    max_num_seqs=8, max_num_batched_tokens=2048, max_model_len=8192,
+)  # output_tokens is what the long one wants
+STREAM = Scenario(
+    request_rate=6, duration_s=60, prompt_tokens=256, output_tokens=200, output_cv=1.2, max_num_seqs=32,
+    max_num_batched_tokens=2048,
+)
+FEW = Scenario(
+    arrival="closed", num_clients=1, duration_s=20, lengths="fixed", prompt_tokens=256, output_tokens=200,
+    max_num_seqs=64, max_num_batched_tokens=2048, static_timeout_s=0.0,
+)
+USERS = (1, 2, 4, 8, 16, 32, 64)
+SHORT, LONG_ONE, SEATS = 100, 7, 8
+SCENES = [
+    Scene("eight", EIGHT, EIGHT.but(batching="static"), guess=Guess(0.0, 20.0, 0.5, "s")),
+    Scene("stream", STREAM, STREAM.but(batching="static"), answers=("same", "half", "quarter")),
+    Scene("few", FEW, FEW.but(batching="static"), answers=("none", "bit", "much")),
+]
+
+
+def eight(s: Scenario) -> Run:
+    """The lesson's eight and the 24 that wait behind them, all there from the start."""
+    output = np.full(s.num_requests, SHORT)
+    output[LONG_ONE] = s.output_tokens
+    n = len(output)
+    return state.run(s, Requests.of(np.zeros(n), np.full(n, s.prompt_tokens), output), upload="eight")
+
+
+def last_short(run: Run) -> float:
+    """When the last of the short answers is home, s."""
+    return float(np.delete(run.finish, LONG_ONE).max())
+
+
+def pair(b: Scenario) -> tuple[Scenario, Scenario]:
+    """B and the same traffic under static batching."""
+    return b.but(batching="continuous"), b.but(batching="static")
+
+
+def draw_eight(flow: Flow) -> None:
+    b, a = pair(flow.s.b)
+    continuous, static = eight(b), eight(a)
+    end_c, end_s = last_short(continuous), last_short(static)
+    left, right = st.columns([3, 5], vertical_alignment="bottom")
+    with left:
+        controls.knob("output_tokens", [100, 200, 500, 1000, 2000, 4000], label=t("start.eight_knob"))
+    with right:
+        lesson.presets(
+            [(t(f"start.eight_preset_{k}"), {"output_tokens": n}) for k, n in
+             (("same", 100), ("lesson", 2000), ("extreme", 4000))], key="eight")
+    numbers = {"long": f"{b.output_tokens:,}", "static": seconds(end_s), "continuous": seconds(end_c)}
+    lanes = [
+        gantt.lane(static, t("start.eight_static"), marks=[(end_s, t("start.eight_mark", at=seconds(end_s)))]),
+        gantt.lane(
+            continuous, t("start.eight_continuous"), cover="" if flow.revealed else t("start.eight_cover"),
+            marks=[(end_c, t("start.eight_mark", at=seconds(end_c)))],
+        ),
+    ]
+    gantt.draw(
+        lanes, key="gantt", guess=flow.guess_line(), step_s=static.duration_s / (b.output_tokens + 3 * SHORT),
+        alt=t("start.eight_alt" if flow.revealed else "start.eight_alt_hidden", **numbers),
+    )
+    held = sum(seg.end - seg.start for seg in lanes[0].segments)
+    idle = sum(seg.end - seg.start for seg in lanes[0].segments if seg.phase == "idle")
+    key = "start.eight_explain" if end_s > 1.3 * end_c else "start.eight_explain_same"
+    lesson.end(flow, explain=t(
+        key, ratio=count(end_s / end_c), done7=seconds(float(gantt.spoken(static)[1][0])), home7=seconds(float(static.finish[0])),
+        idle=percent(idle / held), long_c=seconds(float(continuous.finish[LONG_ONE])),
+        long_s=seconds(float(static.finish[LONG_ONE])), **numbers,
+    ))
+
+
+def at_work(run: Run) -> float:
+    """Seats that computed something, on average over the run."""
+    ticks = run.ticks
+    return float((ticks.decode_seqs + ticks.prefill_seqs) @ ticks.duration) / run.duration_s
+
+
+def e2e(run: Run) -> np.ndarray:
+    """From arrival until the answer is home, s, in ascending order."""
+    return np.sort(run.latencies()["e2e"])
+
+
+def draw_stream(flow: Flow) -> None:
+    from ui import charts
+
+    controls.knob("request_rate", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
+    b, a = pair(flow.s.b)
+    continuous, static = state.run(b), state.run(a)
+    took_c, took_s = e2e(continuous), e2e(static)
+    p = {name: float(np.quantile(took, share)) for name, took, share in (
+        ("p50_s", took_s, 0.5), ("p50_c", took_c, 0.5), ("p99_s", took_s, 0.99), ("p99_c", took_c, 0.99))}
+    words = {name: seconds(value) for name, value in p.items()}
+    hidden = "" if flow.revealed else "?"
+    left, right = frame.columns(2)
+    with left:
+        lines = [charts.Line(took_s, np.arange(1, len(took_s) + 1) / len(took_s), "idle", t("start.static"), dotted=True)]
+        if flow.revealed:
+            share = np.arange(1, len(took_c) + 1) / len(took_c)
+            lines.append(charts.Line(took_c, share, "decode", t("start.continuous")))
+        charts.curve(
+            t("start.stream_done"), lines, x_title=t("start.stream_x"), x_end=float(took_s[-1]) * 1.02, percent=True,
+            y_end=1.0, height=300, alt=t("start.stream_alt_done", **{**words, **({"p99_c": "?"} if hidden else {})}),
+        )
+    with right:
+        lines = [charts.Line(static.ticks.start, static.ticks.decode_seqs + static.ticks.prefill_seqs, "idle",
+                             t("start.static"), dotted=True)]
+        if flow.revealed:
+            lines.append(charts.Line(continuous.ticks.start, continuous.ticks.decode_seqs + continuous.ticks.prefill_seqs,
+                                     "decode", t("start.continuous")))
+        charts.timeline(
+            t("start.stream_seats"), lines, limits=[("max_num_seqs", b.max_num_seqs)], y_end=b.max_num_seqs * 1.1,
+            x_end=max(static.duration_s, continuous.duration_s), height=300,
+            alt=t("start.stream_alt_seats", work_s=count(at_work(static)), work_c=hidden or count(at_work(continuous))),
+        )
+    qps_s, qps_c = static.summary().qps, continuous.summary().qps
+    lesson.end(flow, explain=t(
+        "start.stream_explain", ratio=count(p["p99_s"] / p["p99_c"]), idle_s=percent(1 - at_work(static) / b.max_num_seqs),
+        qps_s=count(qps_s), qps_c=count(qps_c), **words,
+    ))
+
+
+def step_terms(run: Run) -> dict[str, float]:
+    """What an average decode-only step consists of, s by term."""
+    ticks = run.ticks
+    only = (ticks.prefill_seqs == 0) & (ticks.decode_seqs == run.scenario.num_clients)
+    return {name: float(np.mean(values[only])) for name, values in run.step_time.terms(ticks).items()}
+
+
+def draw_few(flow: Flow) -> None:
+    from ui import charts
+
+    controls.knob("num_clients", USERS)
+    b, a = pair(flow.s.b)
+    continuous = {n: state.run(b.but(num_clients=n)) for n in USERS}
+    static = {n: state.run(a.but(num_clients=n)) for n in USERS}
+    qps_c, qps_s = ([runs[n].summary().qps for n in USERS] for runs in (continuous, static))
+    now = flow.s.b.num_clients
+    left, right = frame.columns(2)
+    gain64 = percent(qps_c[-1] / qps_s[-1] - 1)
+    if not flow.revealed:
+        with left:
+            lesson.covered(300)
+        with right:
+            lesson.covered(300)
+        return
+    at = USERS.index(now) if now in USERS else 0
+    with left:
+        charts.curve(
+            t("start.few_rate"),
+            [charts.Line(USERS, qps_s, "idle", t("start.static"), dotted=True),
+             charts.Line(USERS, qps_c, "decode", t("start.continuous"))],
+            x_title=t("start.few_x"), x_start=1, x_end=64, log_x=True, height=300,
+            alt=t("start.few_alt_rate", gain64=gain64), marks=[(now, qps_c[at], "")],
+        )
+    terms = [step_terms(continuous[n]) for n in USERS]
+    parts = [("fixed", "preempted", ("fixed", "host", "all_reduce")), ("weights", "prefill", ("linear", "experts", "head")),
+             ("kv", "kv", ("attention_decode", "attention_prefill"))]
+    values = {name: [sum(1e3 * term.get(k, 0.0) for k in keys) for term in terms] for name, _, keys in parts}
+    with right:
+        charts.bars(
+            t("start.few_step"), [str(n) for n in USERS],
+            [charts.Part(t(f"start.few_{name}"), colour, values[name]) for name, colour, _ in parts], height=300,
+            alt=t("start.few_alt_step"),
+        )
+    total = [sum(values[name][i] for name in values) / 1e3 for i in range(len(USERS))]
+    gain = qps_c[at] / qps_s[at] - 1
+    lesson.end(flow, explain=t(
+        "start.few_explain", users=now, qps_s=count(qps_s[at]), qps_c=count(qps_c[at]), gain=f"{100 * gain:+.0f}%",
+        fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(total[0]),
+        step64=seconds(total[-1]), per64=seconds(total[-1] / USERS[-1]),
+    ) + "\n\n" + lesson.says(t("start.few_honest")))
+
+
+def numbers(scene: str, s: state.State) -> dict[str, str]:
+    if scene == "eight":
+        return {"static": seconds(last_short(eight(s.b.but(batching="static"))))}
+    return {"rate": f"{s.b.request_rate:g}", "output": str(s.b.output_tokens)}
+
+
+frame.page("start")
+flow = lesson.begin("start", SCENES, numbers)
+{"eight": draw_eight, "stream": draw_stream, "few": draw_few}[flow.name](flow)
+state.publish()

@@ -1,0 +1,100 @@
+"""What every reader of a paste needs first: text out of bytes, without colour codes, wrappers and secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_CHARS = 2_000_000
+"""Longer pastes are cut here (from the middle), so that an answer stays within a second."""
+
+_ANSI = re.compile(r"(?:\x1b|\^\[|#033|␛|\\u001b|\\x1b)\[[0-9;?]{0,12}[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
+_BARE_COLOUR = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m")
+_JSON_TEXT_KEYS = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body", "content")
+
+_SECRET_NAME = re.compile(
+    r"TOKEN$|^TOKEN|_TOKEN_|API_?KEY|ACCESS_?KEY|SECRET|PASSW|CREDENTIAL|PRIVATE_?KEY|AUTHORIZATION|BEARER|(?:^|_)KEY$", re.I
+)
+_NOT_SECRET = re.compile(r"TOKENS$|TOKENIZER|TOKEN_ID|CUDA|NUM_", re.I)
+_SECRET_VALUE = re.compile(
+    r"\bhf_[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_\-]{8,}|\bnvapi-[A-Za-z0-9_\-]{8,}|\bgh[pousr]_[A-Za-z0-9]{16,}"
+    r"|\bgithub_pat_\w{16,}|\bAKIA[0-9A-Z]{12,}|\bAIza[0-9A-Za-z_\-]{20,}|\bxox[abprs]-[A-Za-z0-9\-]{8,}"
+    r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{4,}(?:\.[A-Za-z0-9_\-]*)?|(?<=[Bb]earer )\S+"
+    r"|(?<=://)[^/\s:@]{1,80}:[^/\s@]{1,200}(?=@)"
+)
+HIDDEN = "<secret>"
+
+
+def decode(data: bytes | str) -> tuple[str, list[str], str]:
+    """The text of a paste, notes on what was done to it, and what it is if it is not text ("" or "binary")."""
+    notes: list[str] = []
+    if isinstance(data, bytes):
+        head = data[:65536]
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            text = data[: 2 * MAX_CHARS].decode("utf-16", "replace")
+        elif b"\0" in head:
+            return "", notes, "binary"
+        else:
+            text = data.decode("utf-8-sig", "replace")
+    else:
+        text = data
+    head_text = text[:65536]
+    odd = sum(c == "�" or (c < " " and c not in "\t\n\r\x1b\x0c\x07\x08") for c in head_text)
+    if "\0" in head_text or odd > 0.1 * len(head_text) + 2:
+        return "", notes, "binary"
+    if len(text) > MAX_CHARS:
+        notes.append(f"paste of {len(text)} characters: only the first and last {MAX_CHARS // 2} were read")
+        half = MAX_CHARS // 2
+        text = text[:half].rpartition("\n")[0] + "\n" + text[-half:].partition("\n")[2]
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "").replace("\u00a0", " ").replace("\u200b", "")
+    return text, notes, ""
+
+
+def strip_colour(text: str) -> str:
+    """Without terminal colour codes, also where a logger spelled the escape character out."""
+    if "[" not in text:
+        return text
+    return _BARE_COLOUR.sub("", _ANSI.sub("", text))
+
+
+def unwrap_json_lines(text: str) -> tuple[str, bool]:
+    """Log lines out of Docker's JSON file format or a structured logger's; and whether there were any."""
+    if '{"' not in text and "{ \"" not in text:
+        return text, False
+    lines, found = [], False
+    for line in text.split("\n"):
+        bare = line.strip()
+        start = bare.find("{")
+        if start >= 0 and bare.endswith("}") and len(bare) < 65536 and (start == 0 or bare[start : start + 2] == '{"'):
+            try:
+                entry = json.loads(bare[start:])
+            except ValueError:
+                entry = None
+            if isinstance(entry, dict):
+                inner = next((entry[k] for k in _JSON_TEXT_KEYS if isinstance(entry.get(k), str)), None)
+                if inner is not None:
+                    found = True
+                    lines.extend(inner.rstrip("\n").split("\n"))
+                    continue
+        lines.append(line)
+    return "\n".join(lines), found
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an environment variable or flag of this name holds something that must not be shown."""
+    bare = name.lstrip("-").replace("-", "_")
+    return bool(_SECRET_NAME.search(bare)) and not _NOT_SECRET.search(bare)
+
+
+def scrub(value: Any) -> Any:
+    """The same data with everything that looks like a key, token or password replaced."""
+    if isinstance(value, str):
+        return _SECRET_VALUE.sub(HIDDEN, value)
+    if isinstance(value, dict):
+        return {
+            scrub(k): HIDDEN if isinstance(v, str) and v and is_secret_name(str(k)) else scrub(v) for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [scrub(v) for v in value]
+    return value

@@ -1,0 +1,534 @@
+"""/metrics text -> figures: vLLM of every generation, behind Ray, NIM, federation and routers; SGLang and TGI.
+
+`prometheus_client` reads the samples; a tolerant cleaner before it takes away what terminals, proxies and wikis add.
+Unknown stays unknown: NaN, a ratio 0/0 and a hit rate of -1 become None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+_NAME = r"[a-zA-Z_][a-zA-Z0-9_:]*"
+_NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan)"
+_SAMPLE = re.compile(rf"({_NAME})(\{{[^\n]*\}})?\s+({_NUMBER})(?:\s+(-?\d[\d.eE+]*))?\s*(?:#.*)?$")
+_FAMILY = re.compile(r"(?:ray_)?(?:vllm[:_]|sglang[:_]|tgi_|trtllm_|nv_llm_|nv_trt_llm_|sgl_router_|smg_)")
+_ROUTER = re.compile(r"^(?:vllm_router|sgl_router|smg|vllm:router)")
+_CLOCK = re.compile(r"(?<![\d:])(?:(\d{4})-(\d\d)-(\d\d)[T ])?([012]?\d):([0-5]\d):([0-5]\d(?:\.\d+)?)(?!\d)")
+_EPOCH = re.compile(r"(?<!\d)(1[5-9]\d{8}(?:\.\d+)?)(?![\d])")
+
+# Name after the prefix -> our key. Several names for one thing: the first that is present counts.
+_GAUGES = {
+    "num_requests_running": "running", "num_running_reqs": "running", "batch_current_size": "running",
+    "num_requests_waiting": "waiting", "num_queue_reqs": "waiting", "queue_size": "waiting",
+    "num_requests_swapped": "swapped",
+    "kv_cache_usage_perc": "kv_usage", "gpu_cache_usage_perc": "kv_usage", "token_usage": "kv_usage",
+    "cpu_cache_usage_perc": "cpu_kv_usage",
+    "gpu_prefix_cache_hit_rate": "prefix_hit_rate", "cache_hit_rate": "prefix_hit_rate",
+    "gen_throughput": "gen_tok_s", "avg_generation_throughput_toks_per_s": "gen_tok_s",
+    "avg_prompt_throughput_toks_per_s": "prompt_tok_s",
+    "num_request_max": "max_num_seqs", "max_running_requests": "max_num_seqs", "max_running_reqs": "max_num_seqs",
+    "num_used_tokens": "used_tokens", "max_total_num_tokens": "kv_tokens",
+    "num_requests_deferred": "waiting_deferred", "num_grammar_queue_reqs": "waiting_grammar",
+    "num_retracted_reqs": "retracted", "current_qps": "qps",
+    "num_prefill_requests": "prefilling", "num_decoding_requests": "decoding", "avg_ttft": "ttft_mean_s",
+    "avg_itl": "itl_mean_s", "avg_latency": "e2e_mean_s",
+}
+_COUNTERS = {
+    "num_preemptions_total": "preemptions_total", "num_preemptions": "preemptions_total",
+    "num_retractions_total": "preemptions_total", "num_retracted_requests_total": "preemptions_total",
+    "prompt_tokens_total": "prompt_tokens_total", "prompt_tokens": "prompt_tokens_total",
+    "generation_tokens_total": "generation_tokens_total", "generation_tokens": "generation_tokens_total",
+    "request_success_total": "requests_total", "request_success": "requests_total", "num_requests_total": "requests_total",
+    "prefix_cache_queries_total": "_queries", "prefix_cache_queries": "_queries",
+    "prefix_cache_hits_total": "_hits", "prefix_cache_hits": "_hits",
+    "gpu_prefix_cache_queries_total": "_gpu_queries", "gpu_prefix_cache_queries": "_gpu_queries",
+    "gpu_prefix_cache_hits_total": "_gpu_hits", "gpu_prefix_cache_hits": "_gpu_hits",
+    "external_prefix_cache_queries_total": "_ext_queries", "external_prefix_cache_hits_total": "_ext_hits",
+    "mm_cache_queries_total": "_mm_queries", "mm_cache_hits_total": "_mm_hits",
+    "admission_rejections_total": "rejections_total", "request_failure_total": "failures_total",
+    "corrupted_requests_total": "corrupted_total",
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": "ttft", "inter_token_latency_seconds": "itl",
+    "time_per_output_token_seconds": "tpot", "request_time_per_output_token_seconds": "tpot",
+    "e2e_request_latency_seconds": "e2e", "request_queue_time_seconds": "queue",
+    "request_prefill_time_seconds": "prefill", "request_decode_time_seconds": "decode",
+    "request_prompt_tokens": "prompt", "request_generation_tokens": "output", "iteration_tokens_total": "step_tokens",
+    "queue_time_seconds": "queue", "request_mean_time_per_token_duration": "tpot", "request_queue_duration": "queue",
+    "request_duration": "e2e", "request_inference_duration": "inference",
+}
+_TOKEN_HISTOGRAMS = {"prompt", "output", "step_tokens"}
+_NIM = {
+    "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "num_request_max", "prompt_tokens_total",
+    "generation_tokens_total", "request_success_total", "request_failure_total", "kv_cache_usage_perc", "num_preemptions_total",
+}
+_WHERE = ("model_name", "model", "modelName", "instance", "pod", "server", "worker", "ReplicaId", "replica",
+          "deployment", "namespace", "cluster", "job", "dp_rank", "moe_ep_rank", "WorkerId", "NodeAddress")
+_IGNORED_KINDS = ("python_", "process_", "http_", "go_", "promhttp_", "scrape_", "up")
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(slots=True)
+class Sample:
+    """One Prometheus sample; `time` is s since the epoch, None if the page did not say."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    time: float | None = None
+
+
+@dataclass(slots=True)
+class Page:
+    """One scrape: its samples and when it was taken (s, on some clock), None if unknown."""
+
+    samples: list[Sample] = field(default_factory=list)
+    time: float | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read: `parse` in the desk's terms, and what was repaired, ignored or not known."""
+
+    parse: dict[str, Any] | None
+    warnings: list[str] = field(default_factory=list)
+    ignored: dict[str, int] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+def looks_like_metrics(text: str) -> bool:
+    """Whether any line of the text is a sample of an inference server."""
+    return bool(pages(text[:400_000], first_only=True))
+
+
+# ------------------------------------------------------------------------------------------------ text -> samples
+
+
+def _candidate(line: str) -> str | None:
+    """The sample in a line that may carry a prompt, a grep prefix or an exemplar; None if there is none."""
+    bare = line.strip().strip("|`").strip()
+    if not bare or bare.startswith("#") or len(bare) > 20_000:
+        return None
+    found = _FAMILY.search(bare)
+    if found and not (found.start() and (bare[found.start() - 1].isalnum() or bare[found.start() - 1] in '"_')):
+        bare = bare[found.start() :]
+    elif not re.match(rf"{_NAME}[{{\s]", bare):
+        return None
+    cut = re.search(r"\s#\s?\{", bare)  # an OpenMetrics exemplar
+    if cut:
+        bare = bare[: cut.start()]
+    match = _SAMPLE.match(bare)
+    if not match:
+        return None
+    name, labels, value, stamp = match.groups()
+    if labels and ("'" in labels or "“" in labels or "”" in labels):
+        labels = labels.replace("“", '"').replace("”", '"')
+    return f"{name}{labels or ''} {value}" + (f" {stamp}" if stamp else "")
+
+
+def _read(lines: list[str]) -> list[Sample]:
+    """Samples of clean lines, through prometheus_client; a line that it refuses is left out."""
+    def convert(text: str) -> list[Sample]:
+        got = []
+        for family in text_string_to_metric_families(text):
+            for s in family.samples:
+                stamp = float(s.timestamp) if s.timestamp is not None else None
+                if stamp is not None and stamp > 1e11:  # OpenMetrics writes s, the text format ms (already divided)
+                    stamp /= 1000.0
+                elif stamp is not None and stamp < 1e7:
+                    stamp *= 1000.0
+                got.append(Sample(s.name, dict(s.labels), float(s.value), stamp))
+        return got
+
+    try:
+        return convert("\n".join(lines) + "\n")
+    except (ValueError, KeyError, IndexError):
+        samples = []
+        for line in lines:
+            try:
+                samples.extend(convert(line + "\n"))
+            except (ValueError, KeyError, IndexError):
+                continue
+        return samples
+
+
+def _clock(line: str) -> float | None:
+    epoch = _EPOCH.search(line)
+    if epoch:
+        return float(epoch[1])
+    clock = _CLOCK.search(line)
+    if not clock:
+        return None
+    day = int(clock[3] or 0) + 31 * int(clock[2] or 0)
+    return day * 86400 + int(clock[4]) * 3600 + int(clock[5]) * 60 + float(clock[6])
+
+
+def _join_wrapped(lines: Iterable[str]) -> list[str]:
+    """Put together what a narrow terminal broke: a sample without its value takes the lines that follow."""
+    out: list[str] = []
+    open_line = 0
+    for line in lines:
+        bare = line.strip()
+        if open_line and bare and not bare.startswith("#") and not _FAMILY.match(bare):
+            out[-1] += line.strip("\n") if line[:1] == " " else bare
+            open_line = 0 if re.search(rf"\}}\s+{_NUMBER}\s*$", out[-1]) else open_line - 1
+            continue
+        out.append(line)
+        broken = _FAMILY.search(bare[:200]) and "{" in bare and not re.search(r"\}\s+\S", bare)
+        open_line = 4 if broken and not bare.startswith("#") else 0
+    return out
+
+
+def pages(text: str, first_only: bool = False) -> list[Page]:
+    """The scrapes in a text, in order. A series that is seen again begins the next scrape."""
+    result: list[Page] = []
+    seen: set[str] = set()
+    clean: list[str] = []
+    stamp: float | None = None
+
+    def close() -> None:
+        nonlocal clean, seen
+        if clean:
+            result.append(Page(_read(clean), stamp))
+        clean, seen = [], set()
+
+    next_stamp: float | None = None
+    for line in _join_wrapped(text.split("\n")):
+        sample = _candidate(line)
+        if sample is None:
+            if not line.lstrip().startswith(("# HELP", "# TYPE", "# UNIT")) and len(line) < 200:
+                next_stamp = _clock(line) if _clock(line) is not None else next_stamp
+            continue
+        series = sample[: sample.rindex("}") + 1] if "}" in sample else sample.split(" ", 1)[0]
+        if series in seen:
+            close()
+            stamp = None
+        if not clean:
+            stamp, next_stamp = next_stamp, None
+        seen.add(series)
+        if _wanted(series):
+            clean.append(sample)
+            if first_only:
+                break
+    close()
+    return [p for p in result if p.samples]
+
+
+def _wanted(series: str) -> bool:
+    name = series.split("{", 1)[0]
+    return bool(_FAMILY.match(name)) or name in _NIM or name.removesuffix("_bucket").removesuffix("_sum").removesuffix(
+        "_count") in _HISTOGRAMS
+
+
+def from_query_result(data: Any) -> list[Page]:
+    """The scrapes in the JSON of Prometheus' own /api/v1/query answer (instant vectors)."""
+    try:
+        rows = data["data"]["result"]
+        samples = []
+        for row in rows:
+            stamp, value = row["value"] if "value" in row else row["values"][-1]
+            labels = {k: v for k, v in row["metric"].items() if k != "__name__"}
+            samples.append(Sample(row["metric"].get("__name__", ""), labels, float(value), float(stamp)))
+        page = Page([s for s in samples if _wanted(s.name)])
+    except (KeyError, TypeError, ValueError, IndexError):
+        return []
+    return [page] if page.samples else []
+
+
+# ---------------------------------------------------------------------------------------------- samples -> figures
+
+
+def _bare(name: str) -> str:
+    return _FAMILY.sub("", name, count=1) if _FAMILY.match(name) else name
+
+
+def _number(value: float) -> float | int | None:
+    if math.isnan(value) or math.isinf(value):
+        return None
+    return int(value) if value == int(value) else value
+
+
+def family(samples: Iterable[Sample]) -> str:
+    """Whose page this is: vllm-v0, vllm-v1, vllm-router, sglang, sglang-router, tgi, nim, trtllm."""
+    names = {s.name for s in samples}
+    bare = {_bare(n) for n in names}
+    if any(n.startswith(("sgl_router", "smg_")) for n in names):
+        return "sglang-router"
+    if any(n.startswith(("sglang:", "sglang_")) for n in names):
+        return "sglang"
+    if any(n.startswith("tgi_") for n in names):
+        return "tgi"
+    if any(n.startswith(("trtllm_", "nv_llm_", "nv_trt_llm_")) for n in names):
+        return "trtllm"
+    if any(n.startswith("vllm_router") for n in names) or "current_qps" in bare or "healthy_pods_total" in bare:
+        return "vllm-router"
+    if not any("vllm" in n for n in names):
+        return "nim"
+    v0 = {"num_requests_swapped", "cpu_cache_usage_perc", "gpu_prefix_cache_hit_rate", "cpu_prefix_cache_hit_rate",
+          "avg_generation_throughput_toks_per_s"}
+    v1 = {"kv_cache_usage_perc", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total", "num_requests_waiting_by_reason",
+          "inter_token_latency_seconds_count", "engine_sleep_state", "prefix_cache_queries", "gpu_prefix_cache_queries"}
+    if bare & v1 or any("engine" in s.labels for s in samples):
+        return "vllm-v1"
+    return "vllm-v0" if bare & v0 or "gpu_cache_usage_perc" in bare else "vllm-v1"
+
+
+def _engine_keys(samples: list[Sample]) -> dict[int, str]:
+    """For each sample (by position) the name of its engine: "0", or "pod/0" where several servers share a page."""
+    gauges = [s for s in samples if _bare(s.name) in _GAUGES or _bare(s.name) in _COUNTERS]
+    places: list[str] = []
+    for label in _WHERE:
+        values = {s.labels[label] for s in gauges if label in s.labels}
+        if len(values) > 1 and (not places or label not in ("instance", "namespace", "job", "NodeAddress", "WorkerId")):
+            places.append(label)
+    if len(places) > 1 and places[0] in ("model_name", "model"):  # a model is no place if another label tells them apart
+        finer = {tuple(s.labels.get(p, "") for p in places[1:]) for s in gauges}
+        both = {tuple(s.labels.get(p, "") for p in places) for s in gauges}
+        if len(finer) == len(both):
+            places = places[1:]
+    keys = {}
+    for i, s in enumerate(samples):
+        engine = s.labels.get("engine", s.labels.get("engine_index", s.labels.get("dp_rank", "0")))
+        where = [s.labels[p] for p in places[:2] if p in s.labels and p != "dp_rank"]
+        keys[i] = "/".join([*where, engine]) if where and any(
+            "engine" in s.labels for s in gauges) else ("/".join(where) if where else engine)
+    return keys
+
+
+def _quantile(buckets: Mapping[float, float], q: float) -> list[float | None] | None:
+    edges = sorted(buckets)
+    total = buckets[edges[-1]] if edges else 0.0
+    if not total or math.isnan(total):
+        return None
+    low = 0.0
+    for edge in edges:
+        if buckets[edge] >= q * total:
+            return [low, None if math.isinf(edge) else edge]
+        low = edge
+    return None
+
+
+def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    chosen: dict[str, tuple[int, str]] = {}
+    histograms: dict[str, dict[str, Any]] = {}
+    order = {name: i for i, name in enumerate([*_GAUGES, *_COUNTERS])}
+    summed = {"running", "waiting", "swapped", "requests_total", "preemptions_total", "prompt_tokens_total",
+              "generation_tokens_total", "rejections_total", "failures_total"}
+    for s in samples:
+        name = _bare(s.name)
+        if s.name.endswith("_created"):
+            continue
+        stem, part = name, ""
+        for suffix in ("_bucket", "_sum", "_count"):
+            if name.endswith(suffix):
+                stem, part = name.removesuffix(suffix), suffix
+        if part and stem in _HISTOGRAMS:
+            h = histograms.setdefault(stem, {"buckets": {}, "sum": None, "count": None})
+            if part == "_bucket":
+                try:
+                    edge = float(s.labels.get("le", "nan").replace("+Inf", "inf"))
+                except ValueError:
+                    continue
+                if not math.isnan(edge):
+                    h["buckets"][edge] = h["buckets"].get(edge, 0.0) + s.value
+            else:
+                h[part[1:]] = (h[part[1:]] or 0.0) + s.value
+            continue
+        if name == "num_requests_waiting_by_reason":
+            figures[f"waiting_{s.labels.get('reason', 'other')}"] = _number(s.value)
+            continue
+        key = _GAUGES.get(name) or _COUNTERS.get(name)
+        if key is None or (name in ("iteration_tokens_total",)):
+            continue
+        rank = (order[name], name)
+        value = _number(s.value)
+        if value is None:
+            unknown.append(f"{s.name} of engine {who} is {s.value}: unknown")
+        if key == "prefix_hit_rate" and value is not None and value < 0:
+            value = None
+            unknown.append(f"{s.name} = {s.value:g}: prefix caching not enabled, no hit rate")
+        if key not in chosen or rank < chosen[key]:
+            chosen[key] = rank
+            figures[key] = value
+        elif rank == chosen[key]:  # the same series under other labels (pid, finished_reason): counts add, shares don't
+            old = figures[key]
+            if value is not None and old is not None:
+                figures[key] = old + value if key in summed or key.startswith("_") else max(old, value)
+            elif value is not None:
+                figures[key] = value
+    for label in ("", "gpu_", "ext_", "mm_"):
+        queries, hits = figures.pop(f"_{label}queries", None), figures.pop(f"_{label}hits", None)
+        if queries is None and hits is None:
+            continue
+        key = {"": "prefix_hit_rate", "gpu_": "prefix_hit_rate", "ext_": "external_prefix_hit_rate", "mm_": "mm_hit_rate"}[label]
+        if figures.get(key) is None:
+            figures[key] = round(hits / queries, 4) if queries and hits is not None else None
+            if not queries:
+                unknown.append(f"{key} of engine {who}: no query yet (0/0)")
+    for stem, h in histograms.items():
+        key = _HISTOGRAMS[stem]
+        unit = "" if key in _TOKEN_HISTOGRAMS else "_s"
+        count = h["count"] if h["count"] is not None else (h["buckets"].get(math.inf) if h["buckets"] else None)
+        if count is not None:
+            figures[f"{key}_count"] = _number(count)
+        if h["sum"] is not None and count is not None:
+            good = count > 0 and not math.isnan(h["sum"])
+            figures[f"{key}_mean{unit}"] = round(h["sum"] / count, 4) if good else None
+            if not good:
+                unknown.append(f"mean {key} of engine {who}: no observation yet (0/0)")
+        if h["buckets"]:
+            figures[f"{key}_p50_bucket"] = _quantile(h["buckets"], 0.5)
+            figures[f"{key}_p99_bucket"] = _quantile(h["buckets"], 0.99)
+    return figures
+
+
+def _config(samples: list[Sample]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for s in samples:
+        if _bare(s.name) not in ("cache_config_info", "cache_config"):
+            continue
+        for name, kind in (("num_gpu_blocks", int), ("num_cpu_blocks", int), ("block_size", int), ("gpu_memory_utilization", float)):
+            try:
+                config[name] = kind(s.labels[name])
+            except (KeyError, ValueError):
+                continue
+        if s.labels.get("enable_prefix_caching") in ("True", "False"):
+            config["enable_prefix_caching"] = s.labels["enable_prefix_caching"] == "True"
+        if s.labels.get("cache_dtype", "None") != "None":
+            config["kv_cache_dtype"] = s.labels["cache_dtype"]
+    if "num_gpu_blocks" in config and "block_size" in config:
+        config["kv_tokens"] = config["num_gpu_blocks"] * config["block_size"]
+    return config
+
+
+def _lora(samples: list[Sample]) -> dict[str, Any] | None:
+    newest = max((s for s in samples if _bare(s.name) == "lora_requests_info"), key=lambda s: s.value, default=None)
+    if newest is None:
+        return None
+    names = {k: [a for a in newest.labels.get(f"{k}_lora_adapters", "").split(",") if a.strip()] for k in ("running", "waiting")}
+    try:
+        slots: int | None = int(newest.labels.get("max_lora", ""))
+    except ValueError:
+        slots = None
+    return {"max_lora": slots, **names} if slots or names["running"] or names["waiting"] else None
+
+
+def aggregate(engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums of counts over the engines, and the mean and largest KV usage; a sum with an unknown part is unknown."""
+    result: dict[str, Any] = {}
+    for key in ("running", "waiting", "waiting_capacity", "waiting_deferred", "preemptions_total", "gen_tok_s", "prompt_tok_s"):
+        values = [e[key] for e in engines.values() if key in e]
+        if values:
+            result[key] = None if any(v is None for v in values) else sum(values)
+    kv = [e["kv_usage"] for e in engines.values() if e.get("kv_usage") is not None]
+    if kv:
+        result["kv_max"] = max(kv)
+        result["kv_mean"] = round(sum(kv) / len(kv), 4)
+    return result
+
+
+def read(text: str, scrapes: list[Page] | None = None) -> Reading:
+    """Everything a pasted /metrics text says. `parse` is None if it holds no sample of an inference server."""
+    found = pages(text) if scrapes is None else scrapes
+    if not found:
+        return Reading(None)
+    reading = Reading({})
+    parse: dict[str, Any] = {"engine_family": family([s for p in found for s in p.samples])}
+    names = {_bare(s.name) for p in found for s in p.samples}
+    parsed = []
+    for page in found:
+        keys = _engine_keys(page.samples)
+        engines: dict[str, list[Sample]] = {}
+        for i, s in enumerate(page.samples):
+            if _bare(s.name) not in ("lora_requests_info", "cache_config_info"):
+                engines.setdefault(keys[i], []).append(s)
+        unknown: list[str] = []
+        table = {who: _engine_figures(mine, unknown, who) for who, mine in sorted(engines.items())}
+        table = {who: figures for who, figures in table.items() if figures}
+        parsed.append(table)
+        reading.unknown = unknown
+    last = parsed[-1]
+    if not last:
+        reading.warnings.append("samples of an inference server, but none that says how it is doing")
+    parse["engines"] = last
+    if len(last) > 1:
+        parse["aggregate"] = aggregate(last)
+    config = _config(found[-1].samples)
+    slots = [e.pop("max_num_seqs") for e in last.values() if e.get("max_num_seqs") is not None]
+    if slots:
+        config["max_num_seqs"] = int(max(slots))
+    for e in last.values():
+        if e.get("kv_tokens") is not None:
+            config.setdefault("kv_tokens", e.pop("kv_tokens"))
+    if config:
+        parse["config"] = config
+    lora = _lora(found[-1].samples)
+    if lora:
+        parse["lora"] = lora
+    if len(found) > 1:
+        _rates(parse, parsed, found, reading)
+    models = sorted({s.labels[k] for s in found[-1].samples for k in ("model_name", "model") if s.labels.get(k)})
+    if models:
+        parse["models"] = models
+    if "kv_cache_usage_perc" in names and "gpu_cache_usage_perc" in names:
+        reading.warnings.append("both kv_cache_usage_perc and gpu_cache_usage_perc: a version in between; the first one counts")
+    for key, label in (("running", "requests running"), ("waiting", "requests waiting"), ("kv_usage", "KV cache usage")):
+        if all(e.get(key) is None for e in last.values()):
+            reading.unknown.append(f"{label}: not on this page")
+    if len(found) == 1 and any(e.get("preemptions_total") for e in last.values()):
+        reading.unknown.append("preemption rate: counters since start; a second scrape a minute later gives the rate")
+    reading.parse = parse
+    for line in text.split("\n", 20_000)[:20_000]:
+        for start in _IGNORED_KINDS:
+            if line.startswith(start):
+                reading.ignored[start] = reading.ignored.get(start, 0) + 1
+    return reading
+
+
+def _rates(parse: dict[str, Any], parsed: list[dict[str, dict[str, Any]]], found: list[Page], reading: Reading) -> None:
+    parse["scrapes"] = len(found)
+    if len(parsed[-1]) == 1:
+        parse["last"] = dict(next(iter(parsed[-1].values())))
+    else:
+        parse["last"] = aggregate(parsed[-1])
+    flat = [tuple(e.get("running") for e in t.values()) for t in parsed]
+    parse["running_flat"] = len(set(flat)) == 1
+
+    def when(page: Page) -> float | None:
+        stamps = [s.time for s in page.samples if s.time is not None]
+        return max(stamps) if stamps else page.time
+
+    first_time, last_time = when(found[0]), when(found[-1])
+    rates: dict[str, float | None] = {}
+    seconds = None
+    if first_time is not None and last_time is not None:
+        seconds = last_time - first_time
+        if seconds < 0 and seconds > -86400:
+            seconds += 86400  # past midnight
+    for key, rate in (("preemptions_total", "preemptions_per_s"), ("generation_tokens_total", "gen_tok_s"),
+                      ("prompt_tokens_total", "prompt_tok_s"), ("requests_total", "qps")):
+        pairs = [(parsed[0][who].get(key), parsed[-1][who].get(key)) for who in parsed[-1] if who in parsed[0]]
+        pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if not pairs:
+            continue
+        if any(b < a for a, b in pairs):
+            rates[rate] = None
+            reading.warnings.append(f"{key} fell between the scrapes: the server was restarted, no rate")
+            continue
+        delta = sum(b - a for a, b in pairs)
+        if key == "preemptions_total":
+            parse["preemptions_delta"] = delta
+        rates[rate] = round(delta / seconds, 4) if seconds else (0.0 if delta == 0 else None)
+    if not seconds:
+        reading.unknown.append("time between the scrapes: not in the paste, so rates are unknown")
+    else:
+        parse["interval_s"] = seconds
+    parse["rates"] = rates

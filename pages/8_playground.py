@@ -152,7 +152,7 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str)
     with right:
         charts.timeline(
             t("playground.preemptions"), charts.both(series.preemptions, b, a, "preempted", steps=True), x_end=end,
-            events=events, alt=t("playground.preemptions_alt", n=summary.preemptions),
+            y_end=None if max(summary.preemptions, a.summary().preemptions) > 4 else 4.0, events=events, alt=t("playground.preemptions_alt", n=summary.preemptions),
         )
     left, right = st.columns(2, gap="medium")
     with left:

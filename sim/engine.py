@@ -141,8 +141,8 @@ def _refusals(
             needed = -(-s.max_model_len // s.block_size)
             refused[r] = SimError(
                 "larger_than_pool",
-                f"To serve at least one request with the model's max seq len ({s.max_model_len}), ({needed * gib:.2g} GiB "
-                f"KV cache is needed, which is larger than the available KV cache memory ({usable * gib:.2g} GiB). Based "
+                f"To serve at least one request with the model's max seq len ({s.max_model_len}), ({round(needed * gib, 2)} GiB "
+                f"KV cache is needed, which is larger than the available KV cache memory ({round(usable * gib, 2)} GiB). Based "
                 f"on the available memory, the estimated maximum model length is {fits}. Try increasing "
                 "`gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
                 "`max_model_len` when initializing the engine.",
@@ -226,6 +226,7 @@ class Replica:
         self.freed: list[int] = []  # tick, blocks
         self.gaps: list[float] = []
         self.gap_weights: list[int] = []
+        self.cached_tokens = 0
         self.requeued = 0.0  # s spent in the queue after preemptions
         self.sequence: list[tuple[int, int]] = []  # what the latest `walk` gave to whom
         self.swap_log: list[tuple[int, int, float]] = []
@@ -258,7 +259,7 @@ class Replica:
         patience = 1000 + 4 * -(-max(last, default=1) // min(batched, threshold or batched))
         lines: dict[int, tuple[float, float, float, int]] = {}
         t = 0.0
-        k = n = context = pointer = taken = quiet = 0
+        k = n = context = pointer = taken = quiet = idle = 0
         free = self.free
         stuck = False  # the head of the queue could not be admitted, and nothing has changed since
         decoded = 0.0  # end of the latest step that decoded
@@ -287,7 +288,11 @@ class Replica:
                 ready = self.gathered(t, pointer, seats)
                 if ready > t:
                     self.pause(t)
-                    t = ready if ready < horizon else horizon
+                    if ready >= horizon:
+                        self.keep(t, k, n, context, free, pointer, taken)
+                        horizon = yield ready
+                    else:
+                        t = ready
                     continue
 
             # ---- coast: nothing but decodes, until somebody ends, comes or lacks a block
@@ -439,7 +444,7 @@ class Replica:
                         view = [(r, wanted.get(r, 1)) for r in order if (fin[r] >= 0 or wanted.get(r))]
 
                 # then the queue, unless somebody was just thrown out
-                stuck = False
+                stuck = not (continuous or static or lost or prompts or (cache is not None and cache.open_end))
                 if not lost and (prompts or swapped):
                     occupied = n + len(partial) + len(sampled)
                     if static:
@@ -478,8 +483,8 @@ class Replica:
                         if m > budget:
                             if not whole_prompts:
                                 m = budget
-                            elif continuous or p_seqs:
-                                stuck = True
+                            elif continuous or budget < batched:
+                                stuck = budget == batched - n  # decodes will leave no more the next time
                                 break
                         blocks = -(-(c + m) // size) - have
                         spare = free - gain
@@ -496,6 +501,7 @@ class Replica:
                         if cache is not None:
                             if hits:
                                 cache.hold(r, hits)
+                                self.cached_tokens += c
                             cache.take(blocks)
                             cache.write(r, c + m)
                         if swapped:
@@ -567,13 +573,10 @@ class Replica:
                 elif n and not stalls:
                     stalls.append((decoded, n))
                 stretch((1, d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampling - d_seqs, len(lost), taken, steady))
-                if sampling:
-                    quiet = 0
-                else:
-                    quiet += 1
-                    nothing = not (p_tokens or lost)
-                    if (nothing and quiet >= 3 and arrivals[-2] <= t) or quiet > patience:
-                        self.stopped = "stalled" if nothing else "livelock"
+                quiet = 0 if sampling else quiet + 1
+                idle = 0 if sampling or p_tokens or lost or arrivals[-2] > starts[-1] else idle + 1
+                if idle == 3 or quiet > patience:
+                    self.stopped = "stalled" if idle == 3 else "livelock"
 
             # ---- what the step brought: tokens, ends
             done: list[int] = []
@@ -897,6 +900,7 @@ def _result(
         replica=np.array(book.replica, np.int64),
         gaps=np.array([gap for r in replicas for gap in r.gaps]),
         gap_weights=np.array([w for r in replicas for w in r.gap_weights], np.int64),
+        cached_tokens=sum(replica.cached_tokens for replica in replicas),
         steady=weights if order is None else weights[order], queued_s=queued, refusals=refusals,
         stopped=next((replica.stopped for replica in replicas if replica.stopped), ""),
     )

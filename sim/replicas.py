@@ -7,7 +7,9 @@ sees the replicas as they are after the latest step they have begun.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
+from math import nextafter
 from typing import TYPE_CHECKING
 
 from sim.requests import Requests
@@ -58,10 +60,8 @@ class Router:
             replica.on_finish = self._insert
         life = replica.ticks()
         next(life)
-        try:
+        with suppress(StopIteration):
             life.send(INF)
-        except StopIteration:
-            pass
 
     def _insert(self, r: int, now: float) -> float:
         """A completion: what it releases goes straight into the only replica's arrivals."""
@@ -115,8 +115,8 @@ class Router:
                 number = self._choose()
                 self.in_flight[number] += 1
                 self._hand(when, r, self.replicas[number])
-                if alive[number] and clocks[number] == INF:
-                    clocks[number] = when
+                if alive[number] and self.replicas[number].clock <= when:  # it was idle
+                    clocks[number] = min(clocks[number], when)
                 continue
             if clocks[first] == INF:
                 return
@@ -125,7 +125,7 @@ class Router:
                 others = min((clock for i, clock in enumerate(clocks) if i != first), default=INF)
                 horizon = min(horizon, others)
                 if horizon <= clocks[first]:
-                    horizon = _after(clocks[first])
+                    horizon = nextafter(clocks[first], INF)  # just the ticks that start now
             try:
                 clocks[first] = lives[first].send(horizon)
             except StopIteration:
@@ -150,9 +150,3 @@ class Router:
         waiting, running, usage = self.replicas[i].load()
         return max(float(self.in_flight[i]), float(waiting + running)) + waiting * 6.0 * max(0.0, usage - 0.5)
 
-
-def _after(t: float) -> float:
-    """The next float: a horizon that lets exactly the ticks starting at t happen."""
-    from math import nextafter
-
-    return nextafter(t, INF)

@@ -138,6 +138,7 @@ class Run:
     finish: Floats
     preemptions: Ints
     cached: Ints  # prompt tokens found in the prefix cache at first admission
+    cached_tokens: int  # found in the prefix cache in all admissions, those after a preemption too
     recomputed: Ints  # tokens computed more than once
     generated: Ints
     status: npt.NDArray[np.int8]

@@ -57,6 +57,7 @@ class Figures:
     gen_trend: float | None = None  # last / first generation rate
     prompt_tok_s: float | None = None
     engines: tuple[EngineFigures, ...] = ()
+    one_model: bool = True  # the engines serve the same model, so that a balanced router would load them alike
     lora_slots: int | None = None
     lora_waiting: int | None = None
     error: str = ""  # why the server did not start
@@ -169,7 +170,7 @@ def advise(figures: Figures) -> list[Advice]:
     if f.refused:
         found.append(_never_fits(f))
     if len(f.engines) > 1:
-        imbalance = _imbalance(f)
+        imbalance = _imbalance(f) if f.one_model else None
         if imbalance:
             found.append(imbalance)
         elif f.source == "paste":
@@ -353,7 +354,8 @@ def _more_seats(f: Figures) -> dict[str, Any]:
     if now is None:
         return {}
     room = int(now * KV_NEAR_FULL / f.kv_usage) if f.kv_usage else 2 * now
-    return {"max_num_seqs": max(now + 1, min(2 * now, room, 4096))}
+    to = min(2 * now, room, 4096)
+    return {"max_num_seqs": max(now + 1, to - to % 8 if to >= now + 8 else to)}
 
 
 def _back_off(f: Figures) -> dict[str, Any]:
@@ -519,7 +521,8 @@ def _of_paste(parse: Mapping[str, Any], settings: Mapping[str, Any]) -> Figures:
         cap=setting("max_num_seqs"), token_budget=setting("max_num_batched_tokens"), running_flat=parse.get("running_flat"),
         preemptions=one.get("preemptions_total", parse.get("preemptions_total")), preemptions_delta=preemptions_delta,
         preemptions_per_s=rate, gen_tok_s=last, gen_trend=last / first if first and last is not None else None,
-        prompt_tok_s=one.get("prompt_tok_s"), engines=engines if len(engines) > 1 else (), lora_slots=lora.get("max_lora"),
+        prompt_tok_s=one.get("prompt_tok_s"), engines=engines if len(engines) > 1 else (),
+        one_model=len({e.get("model") for e in table.values()}) <= 1, lora_slots=lora.get("max_lora"),
         lora_waiting=len(lora.get("waiting") or ()) or None, error=error, samples=parse.get("samples"),
         error_params={k: v for k, v in parse.items() if isinstance(v, (int, float, str)) and k not in ("error", "engine_family", "samples")},
     )

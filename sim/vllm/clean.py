@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-MAX_CHARS = 2_000_000
+MAX_CHARS = 1_200_000
 """Longer pastes are cut here (from the middle), so that an answer stays within a second."""
 
 _ANSI = re.compile(r"(?:\x1b|\^\[|#033|␛|\\u001b|\\x1b)\[[0-9;?]{0,12}[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
@@ -18,7 +18,7 @@ _SECRET_NAME = re.compile(
 )
 _NOT_SECRET = re.compile(r"TOKENS$|TOKENIZER|TOKEN_ID|CUDA|NUM_", re.I)
 _SECRET_VALUE = re.compile(
-    r"\bhf_[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_\-]{8,}|\bnvapi-[A-Za-z0-9_\-]{8,}|\bgh[pousr]_[A-Za-z0-9]{16,}"
+    r"\bhf_(?:[A-Za-z0-9]{24,}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,})|\bsk-[A-Za-z0-9_\-]{8,}|\bnvapi-[A-Za-z0-9_\-]{8,}|\bgh[pousr]_[A-Za-z0-9]{16,}"
     r"|\bgithub_pat_\w{16,}|\bAKIA[0-9A-Z]{12,}|\bAIza[0-9A-Za-z_\-]{20,}|\bxox[abprs]-[A-Za-z0-9\-]{8,}"
     r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{4,}(?:\.[A-Za-z0-9_\-]*)?|(?<=[Bb]earer )\S+"
     r"|(?<=://)[^/\s:@]{1,80}:[^/\s@]{1,200}(?=@)"
@@ -46,7 +46,8 @@ def decode(data: bytes | str) -> tuple[str, list[str], str]:
     if len(text) > MAX_CHARS:
         notes.append(f"paste of {len(text)} characters: only the first and last {MAX_CHARS // 2} were read")
         half = MAX_CHARS // 2
-        text = text[:half].rpartition("\n")[0] + "\n" + text[-half:].partition("\n")[2]
+        head, tail = text[:half], text[-half:]
+        text = (head.rpartition("\n")[0] or head) + "\n" + (tail.partition("\n")[2] or tail)
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "").replace("\u00a0", " ").replace("\u200b", "")
     return text, notes, ""
 

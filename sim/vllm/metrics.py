@@ -72,7 +72,8 @@ _WHERE = ("model_name", "model", "modelName", "instance", "pod", "server", "work
           "deployment", "namespace", "cluster", "job", "dp_rank", "moe_ep_rank", "WorkerId", "NodeAddress")
 _IGNORED_KINDS = ("python_", "process_", "http_", "go_", "promhttp_", "scrape_", "up")
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
+MAX_SAMPLES = 12_000
+"""Of one scrape; forty engines with all their histograms stay below it."""
 
 
 @dataclass(slots=True)
@@ -188,7 +189,7 @@ def _join_wrapped(lines: Iterable[str]) -> list[str]:
 
 def pages(text: str, first_only: bool = False) -> list[Page]:
     """The scrapes in a text, in order. A series that is seen again begins the next scrape."""
-    result: list[Page] = []
+    raw: list[tuple[list[str], float | None]] = []
     seen: set[str] = set()
     clean: list[str] = []
     stamp: float | None = None
@@ -196,7 +197,9 @@ def pages(text: str, first_only: bool = False) -> list[Page]:
     def close() -> None:
         nonlocal clean, seen
         if clean:
-            result.append(Page(_read(clean), stamp))
+            raw.append((clean, stamp))
+            if len(raw) > 16:  # the first and the last ones tell the rates
+                del raw[1]
         clean, seen = [], set()
 
     next_stamp: float | None = None
@@ -213,16 +216,19 @@ def pages(text: str, first_only: bool = False) -> list[Page]:
         if not clean:
             stamp, next_stamp = next_stamp, None
         seen.add(series)
-        if _wanted(series):
+        if _wanted(series) and len(clean) < MAX_SAMPLES:
             clean.append(sample)
             if first_only:
                 break
     close()
-    return [p for p in result if p.samples]
+    found = [Page(_read(lines), at) for lines, at in raw]
+    return [p for p in found if p.samples]
 
 
 def _wanted(series: str) -> bool:
     name = series.split("{", 1)[0]
+    if name.endswith("_created"):
+        return False
     return bool(_FAMILY.match(name)) or name in _NIM or name.removesuffix("_bucket").removesuffix("_sum").removesuffix(
         "_count") in _HISTOGRAMS
 
@@ -453,6 +459,10 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
         unknown: list[str] = []
         table = {who: _engine_figures(mine, unknown, who) for who, mine in sorted(engines.items())}
         table = {who: figures for who, figures in table.items() if figures}
+        served = {who: next((s.labels[k] for s in engines[who] for k in ("model_name", "model") if s.labels.get(k)), "") for who in table}
+        if len(set(served.values())) > 1:
+            for who, figures in table.items():
+                figures["model"] = served[who]
         parsed.append(table)
         reading.unknown = unknown
     last = parsed[-1]

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from .clean import is_secret_name, scrub
+from .clean import HIDDEN, is_secret_name, scrub
 
 # --- what vLLM's flags take -------------------------------------------------------------------------------------
 
@@ -140,6 +140,9 @@ _SGLANG = {  # SGLang's name -> (kind, vLLM's word for the same thing)
     "enable_ep_moe": ("bool", "enable_expert_parallel"), "enable_cache_report": ("bool", ""), "is_embedding": ("bool", ""),
 }
 
+MAX_COMMAND = 40_000
+"""Characters of a command or manifest that are read."""
+
 _RUNNER = re.compile(r"^(?:\S*/)?(?:docker|podman|nerdctl)$")
 _IMAGE = re.compile(r"(?:^|/)(?:[\w.\-]*vllm[\w.\-]*|[\w.\-]*sglang[\w.\-]*)(?::[\w.\-]+)?(?:@sha256:[0-9a-f]+)?$", re.I)
 _VLLM_MODULE = re.compile(r"^vllm\.entrypoints\.(?:openai\.)?(?:api_server|run_server)$|^vllm\.entrypoints\.api_server$|api_server\.py$")
@@ -151,7 +154,7 @@ _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DASHES = "–—―−‐‑‒﹣－"
 _QUOTES = {"“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "‘": "'", "’": "'", "‚": "'", "＂": '"', "＇": "'", "＝": "="}
 _LOOKS = re.compile(
-    r"\bvllm\s+serve\b|vllm\.entrypoints|vllm/vllm-openai|\bsglang[. ](?:launch_server|serve)|lmsysorg/sglang|(?:^|\s)--?[\w\-]*(?:max[-_]num[-_]seqs|max[-_]model[-_]len"
+    r"\bvllm[\"',\s]+serve\b|vllm\.entrypoints|vllm/vllm-openai|\bsglang[. ](?:launch_server|serve)|lmsysorg/sglang|(?:^|\s)--?[\w\-]*(?:max[-_]num[-_]seqs|max[-_]model[-_]len"
     r"|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization|tensor[-_]parallel[-_]size)|api_server\.py|vllm-openai", re.I
 )
 
@@ -238,10 +241,10 @@ def _expand(words: list[str], env: dict[str, str], reading: Reading) -> list[str
             return env[name]
         if default is not None:
             return default
-        reading.warnings.append(f"${name}: not set in the paste, its value is unknown")
-        return match[0]
+        reading.warnings.append(f"${name[:60]}: not set in the paste, its value is unknown")
+        return match[0][:200]
 
-    pattern = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)")
+    pattern = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}$]{0,200}))?\}|\$([A-Za-z_]\w*)")
     return [pattern.sub(value, w) if "$" in w else w for w in words]
 
 
@@ -253,6 +256,7 @@ def _take_env(word: str, env: dict[str, str], reading: Reading) -> bool:
     if is_secret_name(name):
         if name not in reading.redact:
             reading.redact.append(name)
+        env[name] = HIDDEN
     else:
         env[name] = str(scrub(value))
         reading.env[name] = env[name]
@@ -460,6 +464,8 @@ def _read_args(words: list[str], positional_model: bool, reading: Reading) -> di
         root, dot, path = body.partition(".")
         name = root.replace("-", "_")
         name = name if sglang else _ALIASES.get(name, name)
+        if name == "optimization_level" and dot:
+            name = "compilation_config"
         negated = False
         if sglang:
             found = name if name in _SGLANG else None
@@ -703,7 +709,7 @@ def _from_yaml(text: str, reading: Reading) -> dict[str, Any] | None:
 def read(text: str) -> Reading:
     """Everything a pasted command or manifest says. `parse` is None if it starts no server."""
     reading = Reading({})
-    text = _repair(text[:300_000], reading)
+    text = _repair(text[:MAX_COMMAND], reading)
     text = re.sub(r"(?m)^\s*```[\w\-]*\s*$", "", text)
     manifest = bool(re.search(
         r"(?m)^\s*-?\s*(?:args|command|image|services|containers|environment|entrypoint|kind|apiVersion|max[-_]num[-_]seqs|model|Cmd|\"?Args\"?)\"?\s*:"
@@ -733,22 +739,21 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
     text = re.sub(r"(?m)^\s*(?:\([\w.\-]+\)\s*)?(?:[\w.\-]+@[\w.\-]+:?[^\n$#]{0,80}[$#]|\$|>)\s+", "", text)
     text = re.sub(r"(?m)^\s*(?:CMD|ENTRYPOINT|ExecStart\s*=|RUN)\s*", "", text)
     env: dict[str, str] = {}
+    text = re.sub(r'(?m)^\s*\[\s*("[^\n]*")\s*,?\s*\]\s*$', lambda m: " ".join(shlex.quote(w) for w in re.findall(r'"([^"]*)"', m[1])), text)
     commands = _commands(text)
     for words in commands:
+        if words[0].startswith("Environment="):
+            for word in [words[0].removeprefix("Environment="), *words[1:]]:
+                _take_env(word, env, reading)
+            continue
         if words[0] in ("export", "set", "setenv") or all(_ENV.match(w) for w in words):
             for word in words:
                 _take_env(word, env, reading)
             continue
-        if words[0].startswith("Environment="):
-            _take_env(words[0].removeprefix("Environment=").strip('"'), env, reading)
-            continue
-        if words[0].startswith("[") and words[0] != "[":
-            items = _load_yaml(" ".join(words))
-            words = _strings(items[0]) if items and isinstance(items[0], list) else words
         words = _expand(words, env, reading)
         found = _find_args(words, reading, env)
         if found is not None:
-            if any("_" in w.partition("=")[0] for w in found[0] if w.startswith("--")) and reading.format:
+            if any("_" in re.split("[=.]", w, maxsplit=1)[0] for w in found[0] if w.startswith("--")) and reading.format:
                 reading.format += ", underscores"
             return _read_args(found[0], found[1], reading)
     for words in commands:  # arguments alone, without a command

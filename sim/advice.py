@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.memory import plan
 from sim.scenario import SETTINGS, Scenario, SimError
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class Figures:
     fits: int | None = None  # requests of typical length that the pool holds
     step_slow: float | None = None  # ITL p99 / the promised TPOT
     prefill_share: float | None = None  # of scheduled tokens' time: steps with a prefill in them
+    full_compute: float | None = None  # compute used within the steps that fill the token budget
+    step_tokens: float | None = None  # p99 of tokens in a step with a prefill
+    overload: float | None = None  # wall time / the time in which requests arrive
     closed: bool = False  # clients that wait for their answer
 
     @classmethod
@@ -361,7 +365,7 @@ def _more_seats(f: Figures) -> dict[str, Any]:
 def _back_off(f: Figures) -> dict[str, Any]:
     """Seats for what the pool holds with a margin."""
     if f.fits:
-        return {"max_num_seqs": max(1, f.fits)}
+        return {"max_num_seqs": max(1, min(f.fits, int(0.7 * (f.cap or f.fits))))}
     base = f.running or f.cap
     return {"max_num_seqs": max(1, int(0.8 * base))} if base else {}
 
@@ -371,7 +375,7 @@ def _more_kv() -> dict[str, Any]:
 
 
 def _never_fits(f: Figures) -> Advice:
-    length = f.refused_code in ("longer_than_model_len", "prompt_too_long", "over_max_model_len") or "model_len" in f.refused_code
+    length = f.refused_code == "prompt_too_long"
     return _advice("NEVER_FITS", f, "length" if length else "pool", confidence="high", promise="refused",
                    change={"max_model_len": f.needed_tokens + 1} if length and f.needed_tokens else _more_kv(),
                    params={"max_model_len": None, "requested_tokens": f.needed_tokens}, measure=("lengths",))
@@ -390,7 +394,8 @@ def _run_rules(f: Figures) -> list[Advice]:
         cause = max(causes, key=lambda c: causes[c])
         if causes[cause] < 0.2:
             cause = "other"
-        saturated = (f.gpu_compute or 0) > 0.85
+        # a step that is full *and* computes at full speed is work, not a budget: a larger one would only take longer
+        saturated = (f.gpu_compute or 0) > 0.85 or (f.full_compute or 0) > 0.7
         if cause == "cap":
             if kv < KV_TIGHT:
                 found.append(_advice("BUDGET_SMALL", f, "", params=_seats(f), confidence="high", change=_more_seats(f),
@@ -401,8 +406,9 @@ def _run_rules(f: Figures) -> list[Advice]:
         elif cause == "kv":
             found.append(_advice("KV_FULL_WITH_QUEUE", f, confidence="high", change=_more_kv(), promise="queue_mean",
                                  alternatives=("PAST_SWEET_SPOT",), measure=("preemption_rate", "lengths")))
-        elif cause == "budget" and not saturated and (f.prompt_spread or 1) > 8 and f.token_budget:
-            threshold = max(256, min(f.token_budget // 4, int(4 * (f.prompt_p50 or 256))))
+        elif (cause == "budget" and (f.overload or 1) < 1.5 and (f.prompt_spread or 1) > 8 and f.token_budget
+              and 3 * (f.prompt_p50 or 1) <= f.token_budget and (f.queue_mean_s or 0) > 0.1):
+            threshold = max(128, int(1.5 * (f.prompt_p50 or 256)))
             found.append(_advice("LONG_PROMPTS", f, confidence="medium", params={"to": threshold, "spread": f.prompt_spread},
                                  change={"long_prefill_token_threshold": threshold}, promise="ttft_p50",
                                  alternatives=("PREFILL_BOUND", "OVERLOADED"), measure=("lengths",)))
@@ -419,8 +425,8 @@ def _run_rules(f: Figures) -> list[Advice]:
     if not found and (f.host_share or 0) > 0.4 and (f.gpu_busy or 1) < 0.7 and waiting < 1 and (f.running or 0) >= 1:
         found.append(_advice("HOST_BOUND", f, confidence="medium", promise="itl_mean", alternatives=("CLIENT_LIMITED",),
                              measure=("host", "gpu")))
-    if not found and (f.step_slow or 0) > 1.5 and (f.prefill_share or 0) > 0.02 and f.token_budget and f.token_budget > 512:
-        to = max(256, f.token_budget // 2, (f.cap or 0))
+    to = max(256, int((f.step_tokens or 0) / 2), f.cap or 0)
+    if not found and (f.step_slow or 0) > 1.5 and f.token_budget and to < min(f.token_budget, f.step_tokens or 0):
         found.append(_advice("BUDGET_LARGE", f, confidence="medium", params={"to": to, "slow": f.step_slow},
                              change={"max_num_batched_tokens": to}, promise="itl_p99", alternatives=("OVERLOADED",), measure=("latency",)))
     if not found and f.closed and (f.running or 0) > 1 and (f.gpu_busy or 1) < 0.9:
@@ -440,7 +446,7 @@ def changes(advice: Advice, scenario: Scenario) -> dict[str, Any]:
     if wanted.get("kv_cache_dtype") == "fp8" or code in ("KV_FULL", "KV_FULL_WITH_QUEUE", "KV_NEAR_FULL"):
         wanted = _room(s)
     if code == "NEVER_FITS":
-        wanted = {"max_model_len": int(wanted["max_model_len"])} if "max_model_len" in wanted else _room(s)
+        wanted = _fitting(s, int(wanted["max_model_len"])) if "max_model_len" in wanted else _room(s)
     elif code == "BUDGET_SMALL":
         to = int(wanted.get("max_num_seqs", 2 * s.max_num_seqs))
         wanted = {"max_num_seqs": to if to > s.max_num_seqs else min(4096, 2 * s.max_num_seqs)}
@@ -477,6 +483,25 @@ def changes(advice: Advice, scenario: Scenario) -> dict[str, Any]:
     except SimError:
         return {}
     return wanted
+
+
+def _fitting(s: Scenario, length: int) -> dict[str, Any]:
+    """What lets requests of `length` tokens in: max_model_len, and as much pool as vLLM demands for it at start-up."""
+    wanted: dict[str, Any] = {"max_model_len": min(10_000_000, max(length, s.max_model_len))}
+    if s.num_gpu_blocks_override:
+        wanted["num_gpu_blocks_override"] = max(s.num_gpu_blocks_override, math.ceil(length / s.block_size) + 1)
+    if not s.enable_chunked_prefill:
+        wanted["max_num_batched_tokens"] = max(s.max_num_batched_tokens, wanted["max_model_len"])
+    steps: list[dict[str, Any]] = [{}, {"kv_cache_dtype": "fp8"}, {"gpu_memory_utilization": max(0.95, s.gpu_memory_utilization)}]
+    steps += [{"tensor_parallel_size": tp} for tp in (2, 4, 8) if tp > s.tensor_parallel_size]
+    for step in steps:
+        wanted |= step
+        try:
+            plan(s.but(**wanted))
+        except SimError:
+            continue
+        return wanted
+    return {}
 
 
 def _room(s: Scenario) -> dict[str, Any]:
@@ -560,6 +585,10 @@ def _of_run(run: Run) -> Figures:
     busy = float(w.sum()) or 1.0
     terms = run.step_time.terms(t) if run.step_time is not None and hasattr(run.step_time, "terms") else {}
     host = float(np.sum(terms["host"])) / busy if "host" in terms else None
+    full_s = float(w[full_budget].sum())
+    full_compute, prefilling = None, t.prefill_tokens > 0
+    if full_s > 0 and hasattr(run.step_time, "flops"):
+        full_compute = _finite(float(np.sum(run.step_time.flops(t)[full_budget])) / (run.step_time.peak_flops * full_s))
     engines: tuple[EngineFigures, ...] = ()
     replicas = np.unique(t.replica)
     if len(replicas) > 1:
@@ -586,7 +615,9 @@ def _of_run(run: Run) -> Figures:
         needed_tokens=needed or None, prompt_p50=float(np.median(prompt)) if len(prompt) else None,
         prompt_spread=float(np.percentile(prompt, 99) / max(1.0, np.median(prompt))) if len(prompt) else None,
         fits=max(1, int(0.9 * blocks / max(1, need))),
-        step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s, prefill_share=float(w[t.prefill_tokens > 0].sum()) / busy,
+        step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s, prefill_share=float(w[prefilling].sum()) / busy,
+        full_compute=full_compute, step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
+        overload=wall / s.duration_s,
     )
 
 

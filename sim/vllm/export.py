@@ -1,0 +1,437 @@
+"""A Scenario <-> a `vllm serve` line, and a run -> /metrics text in vLLM's names.
+
+The line says only what differs from what vLLM 0.32 would choose by itself on that GPU; what no release of vLLM can do
+is named beside it instead of being written down.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from sim import catalog
+from sim.scenario import SETTINGS, Scenario, SimError
+
+if TYPE_CHECKING:
+    from sim.results import Run
+
+GIB = 2**30
+TODAY = (0, 32)
+_NOT_FLAGS = {"weights", "model"}
+SERVER_FIELDS = tuple(
+    name for name, s in SETTINGS.items() if s.flag and name not in _NOT_FLAGS
+)
+"""Fields of a Scenario that a `vllm serve` line carries, besides the model and its weights."""
+_WHAT_IF = ("batching", "preemption_mode", "victim", "host", "expert_skew")
+
+
+def defaults(gpu: str, model: str = "", version: tuple[int, int] = TODAY) -> dict[str, Any]:
+    """What `vllm serve` of this version chooses by itself on this GPU, by field of Scenario (SEMANTICS.md, section 8)."""
+    card = catalog.gpu(gpu)
+    gib = card.memory_bytes / GIB
+    if version < (0, 8):  # V0
+        seqs, tokens = 256, 512
+    elif gib >= 160:
+        seqs, tokens = 1024, 16384
+    elif gib >= 70 and "A100" not in card.name:
+        seqs, tokens = 1024, 8192
+    else:
+        seqs, tokens = 256, 2048
+    found = {name: SETTINGS[name].default for name in SERVER_FIELDS}
+    found |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens,
+              "gpu_memory_utilization": 0.92 if version >= (0, 12) else 0.9}
+    if version < (0, 8):
+        found |= {"enable_prefix_caching": False, "scheduler_reserve_full_isl": True}
+    if model:
+        try:
+            found["max_model_len"] = catalog.model(model).max_position or SETTINGS["max_model_len"].default
+        except (SimError, ValueError, KeyError):
+            found["max_model_len"] = SETTINGS["max_model_len"].default
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command, and what it cannot say: (field, value) pairs that are history, what-if, or not the server's."""
+
+    words: tuple[str, ...]
+    not_expressible: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for word in self.words[3:]:
+            if word.startswith("--") or not lines:
+                lines.append(shlex.quote(word))
+            else:
+                lines[-1] += " " + shlex.quote(word)
+        return " \\\n  ".join([shlex.join(self.words[:3]), *lines])
+
+
+def hub_name(model: str) -> str:
+    """The model's name on the hub, as far as the catalogue knows it."""
+    try:
+        source = catalog.model(model).source
+    except (SimError, ValueError, KeyError):
+        return model
+    found = re.search(r"huggingface\.co/([\w.\-]+/[\w.\-]+)", source)
+    return found[1] if found else model
+
+
+def command_line(scenario: Scenario) -> CommandLine:
+    """The shortest `vllm serve` line of today that makes this scenario's server."""
+    s = scenario
+    words = ["vllm", "serve", hub_name(s.model)]
+    if s.weights != "bf16":
+        words += ["--quantization", {"fp8": "fp8", "int4": "awq"}[s.weights]]
+    usual = defaults(s.gpu, s.model)
+    for name in SERVER_FIELDS:
+        value = getattr(s, name)
+        # a default may move with the next release, and the cap and the budget decide everything: they are always written
+        if value == usual[name] and name not in ("max_num_seqs", "max_num_batched_tokens"):
+            continue
+        flag = SETTINGS[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif isinstance(value, float):
+            words += [flag, repr(value)]
+        else:
+            words += [flag, str(value)]
+        if name == "num_redundant_experts":
+            words.append("--enable-eplb")
+    lost = [(n, getattr(s, n)) for n in _WHAT_IF if getattr(s, n) != SETTINGS[n].default]
+    if s.router != "vllm" and s.data_parallel_size > 1:
+        lost.append(("router", s.router))
+    return CommandLine(tuple(words), tuple(lost))
+
+
+def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str | None = None, base: Scenario | None = None
+                ) -> tuple[Scenario, list[str]]:
+    """The scenario of a read command line (`serve.read(...).parse`), with the defaults that GPU and version imply.
+
+    Traffic and what no flag says are `base`'s. Also returns what had to be assumed or left out, in English.
+    Raises SimError if no scenario comes of it.
+    """
+    start = base or Scenario()
+    card = gpu or start.gpu
+    notes: list[str] = []
+    version = TODAY
+    found = re.search(r":v?(\d+)\.(\d+)", image or "")
+    if found:
+        version = (int(found[1]), int(found[2]))
+        if version < (0, 8):
+            notes.append("V0: its own defaults, and prompts before decodes unless chunked prefill is on")
+    model = _model(str(parse.get("model", "")), start.model, notes)
+    values: dict[str, Any] = defaults(card, model, version)
+    values |= {"gpu": card, "model": model, "weights": _weights(parse)}
+    if version < (0, 8) and not parse.get("enable_chunked_prefill"):
+        values["batching"] = "prefill_first"
+        values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_model_len"])
+    for name in SERVER_FIELDS:
+        given = parse.get(name)
+        if given is None:
+            continue
+        setting = SETTINGS[name]
+        if name == "kv_cache_dtype":
+            given = "fp8" if "fp8" in str(given) or "int8" in str(given) else "auto"
+        elif name == "max_model_len" and (given == "auto" or given == -1):
+            continue
+        if setting.kind is float and isinstance(given, int) and not isinstance(given, bool):
+            given = float(given)
+        if not isinstance(given, setting.kind) or (setting.choices and given not in setting.choices):
+            notes.append(f"{name} = {given!r} is not one that is simulated here")
+            continue
+        if setting.low is not None and setting.high is not None and not setting.low <= given <= setting.high:
+            notes.append(f"{name} = {given!r} is out of the simulated range")
+            continue
+        values[name] = given
+    eplb = parse.get("eplb_config")
+    if isinstance(eplb, Mapping) and isinstance(eplb.get("num_redundant_experts"), int):
+        values["num_redundant_experts"] = max(0, min(512, eplb["num_redundant_experts"]))
+    if version >= (0, 8) and not isinstance(parse.get("max_num_seqs"), int):
+        values["max_num_seqs"] = min(values["max_num_seqs"], values["max_num_batched_tokens"])
+    if not isinstance(parse.get("max_num_batched_tokens"), int):
+        if not values["enable_chunked_prefill"]:
+            values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_model_len"])
+        values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_num_seqs"])
+    for name in ("pipeline_parallel_size", "speculative_config", "cpu_offload_gb", "enable_lora", "kv_transfer_config"):
+        if parse.get(name) not in (None, 1, False):
+            notes.append(f"{name} is not simulated")
+    return start.but(**values), notes
+
+
+def _weights(parse: Mapping[str, Any]) -> str:
+    words = f"{parse.get('quantization') or ''} {parse.get('model') or ''}".lower()
+    if re.search(r"awq|gptq|int4|w4a16|4bit|bitsandbytes|gguf|mxfp4|nvfp4", words):
+        return "int4"
+    return "fp8" if re.search(r"fp8|w8a8|int8", words) else "bf16"
+
+
+def _model(given: str, fallback: str, notes: list[str]) -> str:
+    """The catalogue's name of what a command line calls its model."""
+    def plain(name: str) -> str:
+        bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
+        bare = re.sub(r"meta-|-(?:instruct|chat|hf|awq|gptq|fp8|int4|int8|bf16|base|it|2507|quantized|w4a16|w8a8|v\d(?:\.\d)?)\b", "", bare)
+        return re.sub(r"[^a-z0-9]", "", bare.replace("3.3-70b", "3.1-70b"))
+
+    if not given:
+        notes.append("no model on the line: the one shown before stays")
+        return fallback
+    names = list(catalog.models())
+    for name in names:
+        if given in (name, hub_name(name)) or plain(name) == plain(given):
+            return name
+    size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)b(?![a-z])", given.lower())
+    if size:
+        wanted = float(size[1])
+        near = min(names, key=lambda n: abs(np.log(catalog.model(n).parameters / 1e9 / wanted)))
+        if abs(catalog.model(near).parameters / 1e9 / wanted - 1) < 0.5:
+            notes.append(f"{given[:60]} is not in the catalogue: {near}, the nearest in size, stands in for it")
+            return near
+    try:
+        catalog.model(given)
+        return given
+    except (SimError, ValueError, KeyError):
+        notes.append(f"{given[:60]} is not in the catalogue: {fallback} stands in; paste its config.json for the real shape")
+        return fallback
+
+
+# --------------------------------------------------------------------------------------------------------------- /metrics
+
+_TTFT = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_TPOT = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_E2E = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_COUNTS = tuple(m * 10**e for e in range(7) for m in (1, 2, 5))
+_TIMES = (1, 2, 3, 4, 5, 10, 20)
+
+
+def _histogram(values: Any, edges: tuple[float, ...], weights: Any = None) -> tuple[list[tuple[str, float]], float]:
+    values = np.asarray(values, dtype=float)
+    keep = np.isfinite(values)
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=float)
+    values, weights = values[keep], weights[keep]
+    order = np.argsort(values, kind="stable")
+    passed = np.concatenate([[0.0], np.cumsum(weights[order])])
+    at = np.searchsorted(values[order], np.asarray(edges), side="right")
+    buckets = [(f"{float(e)}", float(passed[i])) for e, i in zip(edges, at, strict=True)]
+    return [*buckets, ("+Inf", float(passed[-1]))], float(values @ weights)
+
+
+class _Collector:
+    """vLLM's metrics of a run as they stood at one moment; `until` in s from its start."""
+
+    def __init__(self, run: Run, until: float, model_name: str) -> None:
+        self.run, self.until, self.name = run, until, model_name
+
+    def collect(self) -> Any:
+        """One family after another, one sample an engine."""
+        run, t, name = self.run, self.run.ticks, self.name
+        blocks = max(1, run.num_gpu_blocks - 1)
+        replicas = sorted({int(r) for r in np.unique(t.replica)} | set(range(run.scenario.data_parallel_size)))
+        gauges: dict[str, GaugeMetricFamily] = {}
+        counters: dict[str, CounterMetricFamily] = {}
+        histograms: dict[str, HistogramMetricFamily] = {}
+        labels = ["model_name", "engine"]
+
+        def gauge(metric: str, words: str, value: float, who: str) -> None:
+            gauges.setdefault(metric, GaugeMetricFamily(metric, words, labels=labels)).add_metric([name, who], value)
+
+        def counter(metric: str, words: str, value: float, who: str) -> None:
+            counters.setdefault(metric, CounterMetricFamily(metric, words, labels=labels)).add_metric([name, who], value)
+
+        def histogram(metric: str, words: str, values: Any, edges: tuple[float, ...], who: str, weights: Any = None) -> None:
+            family = histograms.setdefault(metric, HistogramMetricFamily(metric, words, labels=labels))
+            buckets, total = _histogram(values, edges, weights)
+            family.add_metric([name, who], buckets, total)
+
+        reasons = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.",
+                                    labels=["model_name", "engine", "reason"])
+        success = CounterMetricFamily("vllm:request_success", "Count of successfully processed requests.",
+                                      labels=["model_name", "engine", "finished_reason"])
+        for r in replicas:
+            who = str(r)
+            mine = (t.replica == r) & (t.start + t.duration <= self.until)
+            last = int(np.flatnonzero(mine)[-1]) if mine.any() else -1
+            asked = run.replica == r
+            done = asked & np.isfinite(run.finish) & (run.finish <= self.until)
+            began = asked & np.isfinite(run.first_token) & (run.first_token <= self.until)
+            entered = asked & np.isfinite(run.first_scheduled) & (run.first_scheduled <= self.until)
+            waiting = float(t.waiting[last]) if last >= 0 else 0.0
+            running = float(t.running[last] - t.finished[last]) if last >= 0 else 0.0
+            gauge("vllm:num_requests_running", "Number of requests in model execution batches.", max(0.0, running), who)
+            gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting, who)
+            reasons.add_metric([name, who, "capacity"], waiting)
+            reasons.add_metric([name, who, "deferred"], 0.0)
+            gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
+                  1 - float(t.free_end[last]) / blocks if last >= 0 else 0.0, who)
+            counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", float(t.preempted[mine].sum()), who)
+            prompts, cached = run.requests.prompt, run.cached
+            counter("vllm:prompt_tokens", "Number of prefill tokens processed.", float(prompts[began].sum()), who)
+            counter("vllm:generation_tokens", "Number of generation tokens processed.", float(t.sampled[mine].sum()), who)
+            counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.",
+                    float(prompts[entered].sum()), who)
+            counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", float(cached[entered].sum()), who)
+            full = run.generated[done] >= run.requests.output[done]
+            success.add_metric([name, who, "length"], float(full.sum()))
+            success.add_metric([name, who, "stop"], float((~full).sum()))
+            tokens = np.where(t.prefill_tokens > 0, t.prefill_tokens + t.decode_seqs, t.decode_seqs)[mine]
+            histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", tokens, _STEP, who)
+            histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.",
+                      (run.first_token - run.arrival)[began], _TTFT, who)
+            later = np.maximum(run.generated - 1, 1)
+            histogram("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.",
+                      t.duration[mine], _TPOT, who, np.asarray(run.steady)[mine])
+            histogram("vllm:request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.",
+                      ((run.finish - run.first_token) / later)[done], _TPOT, who)
+            for metric, values in (
+                ("e2e_request_latency", run.finish - run.arrival), ("request_queue_time", run.first_scheduled - run.arrival),
+                ("request_prefill_time", run.first_token - run.first_scheduled), ("request_decode_time", run.finish - run.first_token),
+                ("request_inference_time", run.finish - run.first_scheduled),
+            ):
+                histogram(f"vllm:{metric}_seconds", f"Histogram of {metric.replace('_', ' ')} in seconds.", values[done], _E2E, who)
+            histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", prompts[done], _COUNTS, who)
+            histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", run.generated[done], _COUNTS, who)
+            histogram("vllm:request_num_preemptions", "Histogram of the number of preemptions per request.", run.preemptions[done], _TIMES, who)
+        yield from gauges.values()
+        yield reasons
+        yield from counters.values()
+        yield success
+        yield from histograms.values()
+        yield _cache_config(run, name, replicas)
+
+
+def _cache_config(run: Run, name: str, replicas: list[int]) -> Metric:
+    s = run.scenario
+    info = {
+        "block_size": str(s.block_size), "cache_dtype": s.kv_cache_dtype, "enable_prefix_caching": str(s.enable_prefix_caching),
+        "gpu_memory_utilization": str(s.gpu_memory_utilization), "num_gpu_blocks": str(run.num_gpu_blocks),
+    }
+    family = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig",
+                               labels=["engine", *info])
+    for r in replicas:
+        family.add_metric([str(r), *info.values()], 1.0)
+    return family
+
+
+def metrics_text(run: Run, until: float | None = None, model_name: str = "") -> str:
+    """The run's /metrics page as vLLM 0.32 would print it `until` s after its start (None: at its end)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(run, run.duration_s if until is None else until, model_name or hub_name(run.scenario.model)))
+    return generate_latest(registry).decode()
+
+
+# -------------------------------------------------------------------------------------------------------- Grafana, alerts
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel of the dashboard, and a line of the checklist: PromQL, its unit (Grafana's word), what it is called."""
+
+    key: str
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]  # (legend, PromQL)
+
+
+def _tail(metric: str, q: float) -> str:
+    return f"histogram_quantile({q}, sum by (le) (rate({metric}_bucket[$__rate_interval])))"
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel("waiting", "Waiting requests", "short", (("engine {{engine}}", "vllm:num_requests_waiting"),)),
+    Panel("running", "Running requests", "short", (("engine {{engine}}", "vllm:num_requests_running"),)),
+    Panel("kv", "KV cache usage", "percentunit", (("engine {{engine}}", "vllm:kv_cache_usage_perc"),)),
+    Panel("preemptions", "Preemptions per second", "ops", (("engine {{engine}}", "sum by (engine) (rate(vllm:num_preemptions_total[$__rate_interval]))"),)),
+    Panel("ttft", "Time to first token", "s", tuple((f"p{int(q * 100)}", _tail("vllm:time_to_first_token_seconds", q)) for q in (0.5, 0.9, 0.99))),
+    Panel("queue", "Time in the queue", "s", tuple((f"p{int(q * 100)}", _tail("vllm:request_queue_time_seconds", q)) for q in (0.5, 0.99))),
+    Panel("itl", "Inter-token latency", "s", tuple((f"p{int(q * 100)}", _tail("vllm:inter_token_latency_seconds", q)) for q in (0.5, 0.99))),
+    Panel("tokens", "Tokens per second", "short", (
+        ("generated", "sum(rate(vllm:generation_tokens_total[$__rate_interval]))"),
+        ("prompt", "sum(rate(vllm:prompt_tokens_total[$__rate_interval]))"))),
+    Panel("step", "Tokens per step", "short", (
+        ("mean", "sum(rate(vllm:iteration_tokens_total_sum[$__rate_interval])) / sum(rate(vllm:iteration_tokens_total_count[$__rate_interval]))"),)),
+    Panel("hits", "Prefix cache hit rate", "percentunit", (
+        ("hit rate", "sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))"),)),
+    Panel("qps", "Requests finished per second", "reqps", (("{{finished_reason}}", "sum by (finished_reason) (rate(vllm:request_success_total[$__rate_interval]))"),)),
+    Panel("lengths", "Prompt length", "short", tuple((f"p{int(q * 100)}", _tail("vllm:request_prompt_tokens", q)) for q in (0.5, 0.99))),
+)
+"""The dashboard, in reading order: the lesson's list first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert rule: Prometheus' name for it, its expression, how long it must hold, and what it says."""
+
+    name: str
+    expr: str
+    hold: str
+    severity: str
+    summary: str
+
+
+ALERTS: tuple[Alert, ...] = (
+    Alert("VllmQueueWithFreeCache",
+          "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) < 0.85", "5m", "warning",
+          "Requests wait although the KV cache has room: compare running with max_num_seqs"),
+    Alert("VllmQueueAndCacheFull",
+          "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) >= 0.9", "5m", "critical",
+          "Requests wait and the KV cache is full: capacity; do not raise max_num_seqs"),
+    Alert("VllmCacheNearlyFull", "avg_over_time(vllm:kv_cache_usage_perc[10m]) > 0.9 and vllm:num_requests_waiting == 0", "10m", "warning",
+          "KV cache above 90 % without a queue: make room before load grows"),
+    Alert("VllmPreempting", "rate(vllm:num_preemptions_total[5m]) > 0.05", "5m", "warning",
+          "Preemptions go on: past the sweet spot, lower max_num_seqs or add KV"),
+    Alert("VllmSlowFirstToken",
+          "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 5", "5m", "warning",
+          "TTFT p99 above 5 s: look at time in the queue against prefill time"),
+    Alert("VllmEnginesOutOfBalance",
+          "max by (model_name) (vllm:num_requests_waiting) > 8 and min by (model_name) (vllm:num_requests_waiting) == 0"
+          " and count by (model_name) (vllm:num_requests_waiting) > 1", "5m", "warning",
+          "Queues on some data-parallel engines only: routing, not budgets"),
+    Alert("VllmNothingRuns", "vllm:num_requests_waiting > 0 and vllm:num_requests_running == 0", "2m", "critical",
+          "Requests wait and none runs: one that can never fit, or a dead engine"),
+)
+"""Rules for what `advice.py` diagnoses, worth waking somebody or not."""
+
+
+def alert_rules() -> str:
+    """The alerts as a Prometheus rule file."""
+    import yaml
+
+    rules = [{"alert": a.name, "expr": a.expr, "for": a.hold, "labels": {"severity": a.severity},
+              "annotations": {"summary": a.summary}} for a in ALERTS]
+    text: str = yaml.safe_dump({"groups": [{"name": "vllm-scheduler", "rules": rules}]}, sort_keys=False, width=200, allow_unicode=True)
+    return text
+
+
+def grafana() -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    panels = []
+    for i, panel in enumerate(PANELS):
+        panels.append({
+            "id": i + 1, "type": "timeseries", "title": panel.title, "datasource": {"type": "prometheus", "uid": "${datasource}"},
+            "gridPos": {"h": 8, "w": 8, "x": 8 * (i % 3), "y": 8 * (i // 3)},
+            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, **({"max": 1} if panel.unit == "percentunit" else {})}, "overrides": []},
+            "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+            "targets": [{"refId": chr(65 + j), "expr": _filtered(query), "legendFormat": legend} for j, (legend, query) in enumerate(panel.queries)],
+        })
+    return {
+        "title": "vLLM scheduler", "uid": "vllm-scheduler", "schemaVersion": 39, "editable": True, "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"}, "tags": ["vllm"], "panels": panels,
+        "templating": {"list": [
+            {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+            {"name": "model_name", "type": "query", "label": "Model", "datasource": {"type": "prometheus", "uid": "${datasource}"},
+             "query": "label_values(vllm:num_requests_running, model_name)", "includeAll": True, "allValue": ".*", "refresh": 2,
+             "current": {"text": "All", "value": "$__all"}},
+        ]},
+    }
+
+
+def _filtered(query: str) -> str:
+    return re.sub(r"(vllm:\w+)", r'\1{model_name=~"$model_name"}', query)

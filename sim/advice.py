@@ -84,6 +84,7 @@ class Figures:
     prefill_share: float | None = None  # of scheduled tokens' time: steps with a prefill in them
     full_compute: float | None = None  # compute used within the steps that fill the token budget
     step_tokens: float | None = None  # p99 of tokens in a step with a prefill
+    preempted_share: float | None = None  # preemptions / requests
     overload: float | None = None  # wall time / the time in which requests arrive
     closed: bool = False  # clients that wait for their answer
 
@@ -422,17 +423,21 @@ def _run_rules(f: Figures) -> list[Advice]:
     if not found and kv >= KV_NEAR_FULL:
         found.append(_advice("KV_FULL" if kv >= KV_FULL else "KV_NEAR_FULL", f, "empty" if kv >= KV_FULL else "", confidence="high",
                              change=_more_kv(), promise="kv_max", alternatives=("PAST_SWEET_SPOT",), measure=("lengths",)))
-    if not found and (f.host_share or 0) > 0.4 and (f.gpu_busy or 1) < 0.7 and waiting < 1 and (f.running or 0) >= 1:
+    if not found and (f.host_share or 0) > 0.4 and (f.gpu_compute or 0) < 0.5 and waiting < 1 and (f.running or 0) >= 2:
         found.append(_advice("HOST_BOUND", f, confidence="medium", promise="itl_mean", alternatives=("CLIENT_LIMITED",),
                              measure=("host", "gpu")))
-    to = max(256, int((f.step_tokens or 0) / 2), f.cap or 0)
+    to = max(256, 2 ** int(math.log2(max(1.0, (f.step_tokens or 0) / max(2.0, f.step_slow or 2.0)))), f.cap or 0)
     if not found and (f.step_slow or 0) > 1.5 and f.token_budget and to < min(f.token_budget, f.step_tokens or 0):
         found.append(_advice("BUDGET_LARGE", f, confidence="medium", params={"to": to, "slow": f.step_slow},
                              change={"max_num_batched_tokens": to}, promise="itl_p99", alternatives=("OVERLOADED",), measure=("latency",)))
-    if not found and f.closed and (f.running or 0) > 1 and (f.gpu_busy or 1) < 0.9:
-        found.append(_advice("CLIENT_LIMITED", f, confidence="medium", alternatives=("HEALTHY",), measure=("client",)))
+    if not found and f.closed and (f.running or 0) > 1 and (f.gpu_compute or 0) < 0.7:
+        found.append(_advice("CLIENT_LIMITED", f, confidence="medium", promise="+qps", alternatives=("HEALTHY",), measure=("client",)))
     if not found and (f.gpu_busy or 0) < 0.3 and (f.running or 0) < 2:
         found.append(_advice("IDLE", f, confidence="high", measure=("client",)))
+    if len(found) > 1 and found[0].code == "PAST_SWEET_SPOT" and found[1].code == "KV_FULL_WITH_QUEUE" and (
+        waiting > (f.running or 0) and (f.preempted_share or 0) < 0.5
+    ):  # a few victims among many who wait: what is missing is capacity, and fewer seats would only lengthen the queue
+        found[0], found[1] = found[1], found[0]
     return found
 
 
@@ -617,7 +622,7 @@ def _of_run(run: Run) -> Figures:
         fits=max(1, int(0.9 * blocks / max(1, need))),
         step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s, prefill_share=float(w[prefilling].sum()) / busy,
         full_compute=full_compute, step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
-        overload=wall / s.duration_s,
+        overload=wall / s.duration_s, preempted_share=summary.preemptions / max(1, len(prompt)),
     )
 
 
@@ -690,7 +695,7 @@ TEXT: dict[str, str] = {
     "overloaded_why": "compute {compute:.0%} used and still {waiting:.0f} waiting on average: more work arrives than this hardware can do",
     "overloaded_action": "add replicas (data parallel) or GPUs, quantise, or shed load; no scheduler setting creates capacity",
     "name_host_bound": "the host (CPU) is the limit",
-    "host_bound_why": "{host:.0%} of step time is host work and the GPU is busy only {busy:.0%}",
+    "host_bound_why": "{host:.0%} of step time is host work, during which the GPU waits; compute use is {compute:.0%}",
     "host_bound_action": "async scheduling, a current version, fewer TP ranks with more replicas, more API server processes; budgets do not help",
     "name_client_limited": "the client sends too little",
     "client_limited_why": "{running:.0f} running and nothing waits: the number in flight is the client's limit (aiohttp's default is 100 connections)",

@@ -435,3 +435,67 @@ def grafana() -> dict[str, Any]:
 
 def _filtered(query: str) -> str:
     return re.sub(r"(vllm:\w+)", r'\1{model_name=~"$model_name"}', query)
+
+
+# ------------------------------------------------------------------------------------------------- a paste as a scenario
+
+
+def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], base: Scenario, image: str | None = None
+                ) -> tuple[Scenario, list[str]]:
+    """The server that a paste tells of, under the load that its figures tell of; what is unknown is `base`'s.
+
+    parse: of /metrics or a log (None: there is none); settings: of a command line ({}: none). Also returns what had to
+    be assumed, in English. Raises SimError.
+    """
+    if settings:
+        scenario, notes = settings_of(settings, base=base, image=image)
+    else:
+        scenario, notes = base, ["no command line: model and budgets are those set here"]
+    if not parse:
+        return scenario, notes
+    config: Mapping[str, Any] = parse.get("config") or {}
+    one = parse.get("last") or parse.get("aggregate") or next(iter((parse.get("engines") or {}).values()), {})
+    engines = list((parse.get("engines") or {}).values()) or [one]
+    wanted: dict[str, Any] = {}
+    if isinstance(config.get("num_gpu_blocks"), int) and config["num_gpu_blocks"] > 1:
+        wanted |= {"num_gpu_blocks_override": config["num_gpu_blocks"], "block_size": config.get("block_size", 16)}
+    elif isinstance(config.get("kv_tokens"), int) and config["kv_tokens"] > 16:
+        wanted["num_gpu_blocks_override"] = max(2, config["kv_tokens"] // scenario.block_size)
+    if isinstance(config.get("max_num_seqs"), int):
+        wanted["max_num_seqs"] = config["max_num_seqs"]
+    elif "max_num_seqs" not in settings and (one.get("waiting") or 0) > 0 and (one.get("kv_usage") or 0) < 0.85 and one.get("running"):
+        wanted["max_num_seqs"] = max(1, int(max((e.get("running") or 0) for e in engines)))
+        notes.append(f"max_num_seqs = {wanted['max_num_seqs']}: taken to be what runs while others wait")
+    if "max_num_seqs" in wanted:
+        wanted["max_num_batched_tokens"] = max(scenario.max_num_batched_tokens, wanted["max_num_seqs"])
+    if len(engines) > 1 and "data_parallel_size" not in settings:
+        wanted["data_parallel_size"] = min(64, len(engines))
+
+    def mean(key: str, total: str) -> float | None:
+        values = [e[f"{key}_mean"] for e in engines if e.get(f"{key}_mean")]
+        if values:
+            return float(np.mean(values))
+        tokens, requests = (sum(e.get(k) or 0 for e in engines) for k in (total, "requests_total"))
+        return tokens / requests if tokens and requests else None
+
+    prompt, output = mean("prompt", "prompt_tokens_total"), mean("output", "generation_tokens_total")
+    if prompt and output:
+        wanted |= {"lengths": "lognormal", "prompt_tokens": max(1, round(prompt)), "output_tokens": max(1, round(output))}
+    else:
+        notes.append("lengths of prompts and outputs are not in the paste: those set here")
+    mean_output = output or scenario.output_tokens
+    rates: Mapping[str, Any] = parse.get("rates") or {}
+    speed = rates.get("gen_tok_s") or one.get("gen_tok_s") or sum(e.get("gen_tok_s") or 0 for e in engines)
+    rate = rates.get("qps") or (speed / mean_output if speed else None)
+    if rate and (one.get("waiting") or 0) > 0:
+        rate *= 1.25  # a queue: more comes than is served
+        notes.append("more arrives than is served (there is a queue): the rate is taken 25 % above what is finished")
+    if rate:
+        wanted |= {"arrival": "poisson", "request_rate": float(min(5000.0, max(0.01, round(rate, 2))))}
+    else:
+        notes.append("no rate in the paste: the one set here")
+    for name in list(wanted):
+        setting = SETTINGS[name]
+        if setting.low is not None and setting.high is not None:
+            wanted[name] = setting.kind(min(max(wanted[name], setting.low), setting.high))
+    return scenario.but(**wanted), notes

@@ -240,12 +240,13 @@ def _imbalance(f: Figures) -> Advice | None:
     known = [e for e in f.engines if e.running is not None and e.waiting is not None]
     if len(known) < 2:
         return None
-    queued = [e for e in known if (e.waiting or 0) >= 2]
+    least = 1.5 if f.source == "run" else 4  # a run's figures are means over all its time, a paste's are of one moment
+    queued = [e for e in known if (e.waiting or 0) >= least / 2]
     empty = [e for e in known if (e.waiting or 0) < 1 and (e.kv_usage is None or e.kv_usage < 0.8)]
     running = sorted(e.running or 0 for e in known)
     skewed = running[-1] >= 8 and running[0] * 4 < running[-1] and sum(running) < 0.75 * running[-1] * len(running)
     worst = max((e.waiting or 0) for e in known)
-    if (queued and empty and worst >= 4) or (skewed and (not queued or empty)):
+    if (queued and empty and worst >= least) or (skewed and (not queued or empty)):
         params = {"queued": len(queued), "engines": len(known), "empty": len(empty), "most": running[-1], "least": running[0]}
         return _advice("DP_IMBALANCE", f, "queue" if queued else "running", params=params,
                        confidence="high" if queued else "medium", change={"router": "vllm"}, promise="queue_mean",

@@ -59,7 +59,7 @@ INCIDENTS: tuple[Incident, ...] = (
           "J1", "vllm-project/vllm#7241", arrival="closed", num_clients=100, prompt_tokens=300, output_tokens=200, think_time_s=0.5),
     _case("ranks", "DP_IMBALANCE", "KV_FULL_WITH_QUEUE BUDGET_SMALL DP_IMBALANCE OVERLOADED", "seats_up router budget_up seats_down",
           "J7", "vllm-project/vllm#48808", request_rate=40.0, data_parallel_size=8, router="round_robin", lengths="mixture",
-          long_share=0.03, prompt_tokens=200, long_prompt_tokens=30_000, num_gpu_blocks_override=2050, output_tokens=300),
+          long_share=0.015, prompt_tokens=200, long_prompt_tokens=30_000, num_gpu_blocks_override=2050, output_tokens=300),
     _case("host", "HOST_BOUND", "CLIENT_LIMITED HOST_BOUND BUDGET_SMALL PREFILL_BOUND", "seats_up budget_up host nothing",
           "J3", "vllm-project/vllm#580", request_rate=10.0, model="Llama-3.2-3B", host="v0", prompt_tokens=200, output_tokens=100),
     _case("overload", "OVERLOADED", "BUDGET_SMALL KV_FULL_WITH_QUEUE OVERLOADED PREFILL_BOUND", "seats_up budget_up replicas more_kv",

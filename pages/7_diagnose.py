@@ -1,0 +1,428 @@
+"""From symptoms to the right knob: paste what you have, meet incidents, take the checklist and the card along."""
+
+import html
+import json
+
+import streamlit as st
+
+from sim import advice as desk
+from sim.scenario import Scenario, SimError
+from sim.vllm import export
+from sim.vllm.paste import Report, diagnose
+from ui import charts, controls, frame, incidents, narration, series, state, text, traffic
+from ui.text import has, percent, seconds, t
+
+DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
+PARTS = ("paste", "incidents", "checklist", "card")
+SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
+SHOWN = ("running", "waiting", "waiting_deferred", "swapped", "kv_usage", "preemptions_total", "prefix_hit_rate", "gen_tok_s",
+         "prompt_tok_s", "ttft_mean_s", "queue_mean_s", "itl_mean_s")
+ROWS = (  # key (of trap.*), today, before, type, unit, PromQL, alert
+    ("waiting", "vllm:num_requests_waiting", "", "gauge", "requests", "vllm:num_requests_waiting", "VllmQueueWithFreeCache"),
+    ("running", "vllm:num_requests_running", "", "gauge", "requests", "vllm:num_requests_running", "VllmNothingRuns"),
+    ("kv", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc (< 0.10)", "gauge", "0..1", "vllm:kv_cache_usage_perc", "VllmQueueAndCacheFull"),
+    ("preemptions", "vllm:num_preemptions_total", "", "counter", "preemptions", "rate(vllm:num_preemptions_total[5m])", "VllmPreempting"),
+    ("ttft", "vllm:time_to_first_token_seconds", "", "histogram", "s",
+     "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", "VllmSlowFirstToken"),
+    ("queue", "vllm:request_queue_time_seconds", "vllm:time_in_queue_requests (V0)", "histogram", "s",
+     "histogram_quantile(0.99, sum by (le) (rate(vllm:request_queue_time_seconds_bucket[5m])))", ""),
+    ("itl", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", "histogram", "s",
+     "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))", ""),
+    ("tokens", "vllm:generation_tokens_total, vllm:prompt_tokens_total", "vllm:avg_generation_throughput_toks_per_s (V0)", "counter", "tokens",
+     "sum(rate(vllm:generation_tokens_total[1m]))", ""),
+    ("step", "vllm:iteration_tokens_total", "", "histogram", "tokens",
+     "rate(vllm:iteration_tokens_total_sum[1m]) / rate(vllm:iteration_tokens_total_count[1m])", ""),
+    ("hits", "vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_hit_rate (V0), vllm:gpu_prefix_cache_* (0.8-0.9)",
+     "counter", "tokens", "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])", ""),
+    ("qps", "vllm:request_success_total", "", "counter", "requests", "sum(rate(vllm:request_success_total[1m]))", ""),
+    ("lengths", "vllm:request_prompt_tokens, vllm:request_generation_tokens", "", "histogram", "tokens",
+     "histogram_quantile(0.99, sum by (le) (rate(vllm:request_prompt_tokens_bucket[5m])))", ""),
+)
+CSS = """<style>
+.dd-verdict{border:1px solid var(--if-line);border-left:4px solid var(--if-accent);border-radius:6px;padding:.7rem 1rem .8rem}
+.dd-verdict h3{font-size:1.25rem;margin:0 0 .1rem;padding:0;font-weight:650}.dd-verdict code{font-size:.8rem;color:var(--if-soft)}
+.dd-verdict dl{display:grid;grid-template-columns:max-content 1fr;gap:.35rem .9rem;margin:.5rem 0 0}
+.dd-verdict dt{color:var(--if-soft);font-weight:400}.dd-verdict dd{margin:0;line-height:1.5}.dd-verdict dd.do{font-weight:600}
+.dd-sure{font-size:.8rem;border:1px solid var(--if-line);border-radius:99px;padding:.05rem .55rem;margin-left:.5rem;color:var(--if-soft);white-space:nowrap}
+.dd-small{font-size:.875rem;line-height:1.5}.dd-small b{display:block;color:var(--if-soft);font-weight:600;margin-bottom:.1rem}
+.dd-small ul{margin:0 0 .6rem;padding-left:1.1rem}.dd-small li{margin:0;overflow-wrap:anywhere}
+.dd-table{width:100%;border-collapse:collapse;font-size:.84rem;line-height:1.45}.dd-table th{text-align:left;color:var(--if-soft);font-weight:600}
+.dd-table td,.dd-table th{border-bottom:1px solid var(--if-line);padding:.4rem .6rem .4rem 0;vertical-align:top}
+.dd-table code{font-size:.8rem;overflow-wrap:anywhere;background:none;padding:0;color:inherit}
+.dd-table td:first-child code{font-weight:600}
+.dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:1.1rem 1.4rem 1rem;break-inside:avoid}
+.dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.45rem 0;line-height:1.5}.dd-card p b{display:block}
+.dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
+.dd-card small{color:var(--if-soft);line-height:1.5;display:block;margin-top:.8rem}
+@media (max-width:640px){.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
+.dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}.dd-table td[data-h]::before{content:attr(data-h) ": ";color:var(--if-soft)}
+.dd-verdict dl{grid-template-columns:1fr}.dd-verdict dd{margin-bottom:.35rem}}
+@media print{.stSidebar,.stAppHeader,.st-key-part,.st-key-card_tools,.if-question{display:none!important}}
+</style>"""
+
+frame.page("diagnose")
+s = state.load(DEFAULT, extra={"part": "paste", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
+st.html(CSS)
+
+
+# --- paste ------------------------------------------------------------------------------------------------------------
+
+
+def fill(what: str) -> None:
+    """One of the examples into the box. The page of metrics is a run's own, with the lesson's disease."""
+    if what == "metrics":
+        run = state.run(DEFAULT.but(request_rate=40.0, prompt_tokens=300))
+        st.session_state["paste"] = export.metrics_text(run, until=18.0)
+    else:
+        st.session_state["paste"] = {"log": incidents.SAMPLE_LOG, "serve": incidents.SAMPLE_SERVE, "": ""}[what]
+    read()
+
+
+def read() -> None:
+    """What is in the box, read anew; a simulation of what was there before goes."""
+    state.change(sim=False)
+
+
+def paste() -> None:
+    if "paste" not in st.session_state:
+        st.session_state["paste"] = st.session_state.get("paste_kept", "")
+    st.text_area(t("diagnose.paste_label"), key="paste", height=150, placeholder=t("diagnose.paste_placeholder"), on_change=read)
+    st.session_state["paste_kept"] = st.session_state["paste"]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(t("diagnose.paste_read"), type="primary", on_click=read, key="paste_read")
+        if st.session_state["paste"]:
+            st.button(t("diagnose.paste_clear"), on_click=fill, args=("",), key="paste_clear")
+        else:
+            st.markdown(t("diagnose.sample"), width="content")
+            for what in ("metrics", "log", "serve"):
+                st.button(t(f"diagnose.sample_{what}"), on_click=fill, args=(what,), key=f"sample_{what}", type="tertiary")
+    given = st.session_state["paste"]
+    if not given:
+        st.caption(t("diagnose.paste_private"))
+        return
+    report = diagnose(given)
+    if report.parse is None and not report.errors:
+        st.info(t(f"diagnose.nothing_{report.what}") if has(f"diagnose.nothing_{report.what}") else t("diagnose.nothing_other"))
+        return
+    show(report)
+    simulation(report)
+
+
+def named(code: str) -> str:
+    """A diagnosis in words."""
+    return t(f"advice.name_{code.lower()}")
+
+
+def say(key: str, advice: desk.Advice) -> str:
+    """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
+    return t(f"advice.{key}").format_map(desk._Unknown(advice.params))
+
+
+def verdict(advice: desk.Advice) -> None:
+    """The diagnosis: what, why, what to do."""
+    e = html.escape
+    st.html(
+        f"<div class='dd-verdict' role='status' data-code='{advice.code}'><h3>{e(named(advice.code))}"
+        f"<span class='dd-sure'>{e(t(f'diagnose.confidence_{advice.confidence}'))}</span></h3><code>{advice.code}</code>"
+        f"<dl><dt>{e(t('diagnose.why'))}</dt><dd>{e(say(advice.why_key, advice))}</dd>"
+        f"<dt>{e(t('diagnose.action'))}</dt><dd class='do'>{e(say(advice.action_key, advice))}</dd></dl></div>"
+    )
+
+
+def small(title: str, entries: list[str]) -> str:
+    """A short list as HTML; "" if there is nothing in it."""
+    if not entries:
+        return ""
+    shown = [html.escape(e) for e in entries[:8]] + (["…"] if len(entries) > 8 else [])
+    return f"<b>{html.escape(title)}</b><ul>{''.join(f'<li>{e}</li>' for e in shown)}</ul>"
+
+
+def figure(name: str, value: object) -> str:
+    """A figure that was read, as the table shows it."""
+    if value is None:
+        return "?"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if name in ("kv_usage", "prefix_hit_rate", "cpu_kv_usage"):
+        return percent(value)
+    return seconds(value) if name.endswith("_s") and not name.endswith("tok_s") else f"{value:,.10g}"
+
+
+def show(report: Report) -> None:
+    """What was recognised, the diagnosis, what else, what to measure."""
+    for advice in report.advice[:1]:
+        verdict(advice)
+    if not report.advice:
+        st.info(t("diagnose.no_diagnosis"))
+    clean = report.as_dict()
+    parse = clean["parse"] or {}
+    engines = parse.get("engines") or ({"0": parse["last"]} if parse.get("last") else {})
+    left, middle, right = frame.columns(3)
+    with left:
+        kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what}" + (f" · {report.format}" if report.format else "")
+        lines = [kind, *([str(report.image)] if report.image else [])]
+        st.html(f"<div class='dd-small'>{small(t('diagnose.recognised'), lines)}</div>")
+        if engines:
+            names = [n for n in SHOWN if any(n in e for e in engines.values())]
+            head = "".join(f"<th>{html.escape(str(who))[:24]}</th>" for who in list(engines)[:6]) if len(engines) > 1 else ""
+            body = "".join(
+                f"<tr><td><code>{n}</code></td>" + "".join(f"<td>{html.escape(figure(n, e.get(n)))}</td>" for e in list(engines.values())[:6]) + "</tr>"
+                for n in names
+            )
+            st.html(f"<table class='dd-table'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>")
+        else:
+            pairs = [(k, v) for k, v in parse.items() if not isinstance(v, dict) or k.endswith("config")][:16]
+            body = "".join(f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v))}</td></tr>"
+                           for k, v in pairs)
+            st.html(f"<table class='dd-table'><tbody>{body}</tbody></table>")
+    with middle:
+        first = report.advice[0] if report.advice else None
+        also = [f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]]
+        st.html("<div class='dd-small'>" + small(t("diagnose.also"), also)
+                + small(t("diagnose.else_title"), [named(c) for c in first.alternatives] if first else [])
+                + small(t("diagnose.measure_title"), [t(f"advice.measure_{m}") for m in first.measure] if first else [])
+                + small(t("diagnose.errors_title"), clean.get("errors", [])) + "</div>")
+    with right:
+        hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
+        st.html("<div class='dd-small'>" + small(t("diagnose.unknown_title"), clean.get("unknown", []))
+                + small(t("diagnose.warnings_title"), clean["warnings"] + clean.get("notes", []) + hidden)
+                + small(t("diagnose.ignored_title"), clean.get("ignored", [])) + "</div>")
+
+
+def simulation(report: Report) -> None:
+    """The pasted server as a scenario, before and after the advised change."""
+    if report.kind == "unknown" or (report.kind == "log" and report.parse and report.parse.get("error")):
+        return
+    figures = report.parse if report.kind in ("metrics", "log") else None
+    try:
+        base = DEFAULT.but(gpu=s.b.gpu)
+        scenario, notes = export.scenario_of(figures, report.settings, base, report.image)
+        first = report.advice[0] if report.advice else None
+        if first is None:  # a command line alone: what the simulator itself would say of it
+            first = incidents.verdict(state.run(scenario))
+        change = desk.changes(first, scenario)
+        ready = True
+    except SimError as error:
+        st.warning(state.message(error))
+        ready, notes, change, scenario, first = False, [], {}, DEFAULT, None
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        controls.pick("gpu", traffic.gpus(), label=t("diagnose.gpu_pick"))
+        if ready:
+            st.button(t("diagnose.run"), type="primary", icon=":material/play_arrow:", key="simulate", help=t("diagnose.run_help"),
+                      on_click=state.replace, args=(scenario.but(**change), scenario), kwargs={"sim": True})
+    if not (ready and s.extra["sim"]):
+        return
+    st.subheader(t("diagnose.sim_title"), anchor=False)
+    if first is not None and not report.advice:
+        verdict(first)
+    if not change:
+        st.caption(t("diagnose.run_none"))
+    b, a = state.runs(s)
+    before_after(b, a)
+    if notes:
+        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(notes))
+    command = export.command_line(s.b)
+    with st.expander(t("diagnose.sim_command")):
+        st.code(str(command), language="bash", wrap_lines=True)
+        if command.not_expressible:
+            st.caption(t("diagnose.sim_lost", names=", ".join(f"{k} = {v}" for k, v in command.not_expressible)))
+        st.download_button(t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file")
+
+
+def before_after(b: object, a: object) -> None:
+    """Four pictures of B, with A dotted, and what changed in a sentence."""
+    if b is not a:
+        frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
+    names = ("qps", "ttft_p99", "itl_p99", "kv_max", "preemptions", "gpu_compute")
+    x, y = b.summary(), a.summary()
+    kinds = {"qps": (" req/s", 1), "ttft_p99": ("s", -1), "itl_p99": ("s", -1), "kv_max": ("%", 0), "preemptions": ("", -1), "gpu_compute": ("%", 1)}
+    frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names if has(f"settings.metric.{n}.label")])
+    end = max(b.duration_s, a.duration_s)
+    pictures = (
+        (t("diagnose.waiting"), series.waiting, "waiting", {}), (t("diagnose.running"), series.running, "decode", {}),
+        (t("diagnose.kv"), series.kv, "kv", {"percent": True}), (t("diagnose.ttft"), series.latency, "prefill", {}),
+    )
+    for column, (title, of, colour, more) in zip(frame.columns(2) * 2, pictures, strict=True):
+        with column:
+            charts.timeline(title, charts.both(of, b, a, colour), x_end=end, height=170, key=f"after_{colour}", **more)
+
+
+# --- incidents --------------------------------------------------------------------------------------------------------
+
+
+def cases() -> None:
+    known = {i.key: i for i in incidents.INCIDENTS}
+    order = list(known)
+    if s.extra["case"] not in known:
+        s.extra["case"] = order[0]
+    incident = known[str(s.extra["case"])]
+    number = max(1, min(9999, int(s.extra["n"])))
+    scenario = incidents.instance(incident, number)
+    run = state.run(scenario)
+    advice = incidents.verdict(run)
+    cause, action = str(s.extra["cause"]), str(s.extra["act"])
+    cause = cause if cause in incident.causes else ""
+    action = action if cause and action in incident.actions else ""
+    clean = {"cause": "", "act": ""}
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.session_state["w_case"] = incident.key
+        st.selectbox(t("diagnose.case_label"), order, format_func=lambda k: f"{t('diagnose.case_label')} {order.index(k) + 1} / {len(order)}",
+                     key="w_case", label_visibility="collapsed", width=170, filter_mode=None,
+                     on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **clean))
+        st.button(t("diagnose.another"), icon=":material/casino:", key="another", on_click=state.change, kwargs={"n": number + 1, **clean})
+        if cause:
+            st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=clean)
+    known_facts(incident, scenario, run)
+    left, right = st.columns([7, 5], gap="medium")
+    with left:
+        dashboard(run)
+    with right:
+        if not cause:
+            frame.question(t("diagnose.cause_question"))
+            for code in incident.causes:
+                st.button(named(code), key=f"cause_{code}", width="stretch", on_click=state.change, kwargs={"cause": code, "act": ""})
+        else:
+            right_one = cause == advice.code
+            st.markdown(f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t('diagnose.right_cause' if right_one else 'diagnose.wrong_cause')}**")
+            if not action:
+                frame.question(t("diagnose.action_question"))
+                for name in incident.actions:
+                    st.button(t(f"diagnose.act.{name}"), key=f"act_{name}", width="stretch", on_click=state.change, kwargs={"act": name})
+            else:
+                verdict(advice)
+    if action:
+        outcome(incident, scenario, run, advice, action)
+
+
+def known_facts(incident: incidents.Incident, scenario: Scenario, run: object) -> None:
+    """What whoever is on call knows without a dashboard."""
+    facts = [t("diagnose.settings_known", seqs=f"{scenario.max_num_seqs:,}", tokens=f"{scenario.max_num_batched_tokens:,}",
+               replicas=scenario.data_parallel_size, gpu=scenario.gpu)]
+    summary = run.summary()
+    if summary.refused:
+        facts.append(t("diagnose.refused_known", n=summary.refused, total=len(run.requests.prompt)))
+    if scenario.arrival == "closed":
+        facts.append(t("diagnose.client_known"))
+    if scenario.host == "v0":
+        facts.append(t("diagnose.host_known"))
+    facts.append(t("diagnose.itl_known", itl=seconds(summary.itl_p99)))
+    st.caption(" ".join(facts))
+
+
+def dashboard(run: object) -> None:
+    """Six small pictures, as a monitor shows them: no title gives the disease away."""
+    end = run.duration_s
+    replicas = run.scenario.data_parallel_size
+    with st.container():
+        columns = [*frame.columns(2), *frame.columns(2), *frame.columns(2)]
+    lines = [charts.Line(*series.running(run), "decode", t("diagnose.running")), charts.Line(*series.waiting(run), "waiting", t("diagnose.waiting"))]
+    with columns[0]:
+        charts.timeline(t("diagnose.requests"), lines, x_end=end, height=150, key="d_requests",
+                        limits=[] if replicas > 1 else [("max_num_seqs", run.scenario.max_num_seqs)]
+                        if run.scenario.max_num_seqs < 2.5 * max(1, run.summary().running_max) else [])
+    with columns[1]:
+        charts.timeline(t("diagnose.kv"), [charts.Line(*series.kv(run), "kv", "", fill=True)], percent=True, x_end=end, height=150, key="d_kv")
+    with columns[2]:
+        charts.timeline(t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill", "")], x_end=end, height=150, key="d_ttft")
+    with columns[3]:
+        charts.timeline(t("diagnose.gpu"), [charts.Line(*series.utilisation(run), "ink", "")], percent=True, x_end=end, height=150, key="d_gpu")
+    with columns[4]:
+        charts.timeline(t("diagnose.preempted"), [charts.Line(*series.preemptions(run), "preempted", "", steps=True)], x_end=end, height=150, key="d_preempted",
+                        y_end=None if run.summary().preemptions else 10.0)
+    if replicas > 1:
+        with columns[5]:
+            ticks = run.ticks
+            means = [float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9) for r in range(replicas)]
+            charts.bars(f"{t('diagnose.waiting')} / engine", [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=150, key="d_ranks")
+
+
+def outcome(incident: incidents.Incident, scenario: Scenario, run: object, advice: desk.Advice, action: str) -> None:
+    """What the chosen action did, and the story behind the incident."""
+    change = incidents.act(action, scenario, advice)
+    try:
+        after = state.run(scenario.but(**change))
+    except SimError as error:
+        st.warning(state.message(error))
+        after = run
+    st.divider()
+    said = narration.settings(scenario.but(**change), scenario) if change else ""
+    st.markdown(f"**{t('diagnose.applied', what=said) if said else t('diagnose.applied_nothing')}** " + effect(run, after, advice))
+    best = incidents.RIGHT[advice.code]
+    with st.container(horizontal=True):
+        if action != best:
+            st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": best})
+        order = [i.key for i in incidents.INCIDENTS]
+        following = order[(order.index(incident.key) + 1) % len(order)]
+        st.button(t("diagnose.next_case"), type="primary" if action == best else "secondary", key="next", shortcut="PageDown",
+                  on_click=state.change, kwargs={"case": following, "n": 1, "cause": "", "act": ""})
+    source = t("diagnose.source_case", case=incident.case, source=incident.source) if incident.case else t("diagnose.source_lesson")
+    with st.container(border=True):
+        st.markdown(f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]")
+    if after is not run:
+        before_after(after, run)
+
+
+def effect(before: object, after: object, advice: desk.Advice) -> str:
+    """Whether the figure that the advice is about moved the right way."""
+    name = advice.promise.lstrip("+") or "qps"
+    a, b = (getattr(r.summary(), name) for r in (before, after))
+    unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
+    words = {"name": narration.figure(name) if has(f"settings.metric.{name}.label") else name, "before": text.value(a, unit), "after": text.value(b, unit)}
+    if not a == a or not b == b or abs(a - b) <= 0.01 * max(abs(a), abs(b)):
+        return t("diagnose.same", **words)
+    better = (b > a) == advice.promise.startswith("+")
+    return t("diagnose.helped" if better else "diagnose.hurt", **words)
+
+
+# --- checklist and card -----------------------------------------------------------------------------------------------
+
+
+def checklist() -> None:
+    st.markdown(t("diagnose.check_intro"))
+    with st.container(horizontal=True):
+        st.download_button(t("diagnose.grafana"), lambda: json.dumps(export.grafana(), indent=1), "vllm-scheduler.json", "application/json", key="grafana")
+        st.download_button(t("diagnose.rules"), export.alert_rules, "vllm-alerts.yaml", "text/yaml", key="rules")
+    st.caption(t("diagnose.dashboard_note"))
+    heads = [t(f"diagnose.check_{k}") for k in ("metric", "before", "type", "unit", "trap", "query", "alert")]
+    body = ""
+    for key, today, before, kind, unit, query, alert in ROWS:
+        cells = [f"<code>{html.escape(today)}</code>", f"<code>{html.escape(before)}</code>" if before else "", kind, unit, html.escape(t(f"diagnose.trap.{key}")),
+                 f"<code>{html.escape(query)}</code>", f"<code>{alert}</code>" if alert else ""]
+        body += "<tr>" + "".join(f"<td{f' data-h={chr(34)}{html.escape(h)}{chr(34)}' if i else ''}>{c}</td>" if c else "<td></td>"
+                                 for i, (h, c) in enumerate(zip(heads, cells, strict=True))) + "</tr>"
+    st.html(f"<table class='dd-table'><thead><tr>{''.join(f'<th>{html.escape(h)}</th>' for h in heads)}</tr></thead><tbody>{body}</tbody></table>")
+    with st.expander(t("diagnose.rules_title")):
+        st.code(export.alert_rules(), language="yaml")
+
+
+def card_html(language: str) -> str:
+    """The card in one language."""
+    words = {k: html.escape(v) for k, v in text.texts(language).items() if k.startswith("diagnose.card_")}
+    lines = "".join(f"<p><b>{words[f'diagnose.card_{i}']}</b>{words[f'diagnose.card_{i}a']}</p>" for i in (1, 2, 3))
+    fourth = (f"<p class='new'><b>{words['diagnose.card_4']}</b>{words['diagnose.card_4a']}<br><i>{words['diagnose.card_new']}</i></p>")
+    return f"<div class='dd-card' lang='{language}'><h3>{words['diagnose.card_title']}</h3>{lines}{fourth}<small>{words['diagnose.card_foot']}</small></div>"
+
+
+def card_file() -> str:
+    """Both cards as a page of their own, for the printer."""
+    rules = CSS.removeprefix("<style>").removesuffix("</style>")
+    return (f"<!doctype html><meta charset=utf-8><title>Inflight</title><style>:root{{{frame.LOOK['light']}}}body{{font:16px/1.5 {charts.FONT};max-width:46rem;"
+            f"margin:2rem auto}}.dd-card{{margin-bottom:1.5rem}}{rules}</style>{card_html('zh')}{card_html('en')}")
+
+
+def card() -> None:
+    with st.container(key="card_tools"):
+        st.markdown(t("diagnose.card_intro"))
+        st.download_button(t("diagnose.card_download"), card_file, "inflight-card.html", "text/html", key="card_file")
+    order = ["zh", "en"] if text.language() == "zh" else ["en", "zh"]
+    for column, language in zip(frame.columns(2), order, strict=True):
+        with column:
+            st.html(card_html(language))
+
+
+frame.question(t("diagnose.question"))
+with st.container(key="part"):
+    part = controls.extra_choice("part", PARTS, words=lambda p: t(f"diagnose.part.{p}"), title=t("diagnose.question"))
+state.notices()
+{"paste": paste, "incidents": cases, "checklist": checklist, "card": card}.get(part, paste)()
+state.publish()

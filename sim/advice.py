@@ -84,6 +84,7 @@ class Figures:
     prefill_share: float | None = None  # of scheduled tokens' time: steps with a prefill in them
     full_compute: float | None = None  # compute used within the steps that fill the token budget
     step_tokens: float | None = None  # p99 of tokens in a step with a prefill
+    running_max: int | None = None
     preempted_share: float | None = None  # preemptions / requests
     overload: float | None = None  # wall time / the time in which requests arrive
     closed: bool = False  # clients that wait for their answer
@@ -367,7 +368,7 @@ def _more_seats(f: Figures) -> dict[str, Any]:
 def _back_off(f: Figures) -> dict[str, Any]:
     """Seats for what the pool holds with a margin."""
     if f.fits:
-        return {"max_num_seqs": max(1, min(f.fits, int(0.7 * (f.cap or f.fits))))}
+        return {"max_num_seqs": max(1, min(f.fits, int(0.7 * min(f.cap or f.fits, f.running_max or f.fits))))}
     base = f.running or f.cap
     return {"max_num_seqs": max(1, int(0.8 * base))} if base else {}
 
@@ -623,7 +624,7 @@ def _of_run(run: Run) -> Figures:
         fits=max(1, int(0.9 * blocks / max(1, need))),
         step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s, prefill_share=float(w[prefilling].sum()) / busy,
         full_compute=full_compute, step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
-        overload=wall / s.duration_s, preempted_share=summary.preemptions / max(1, len(prompt)),
+        running_max=int(running.max()), overload=wall / s.duration_s, preempted_share=summary.preemptions / max(1, len(prompt)),
     )
 
 

@@ -1,10 +1,14 @@
 """The 31 pastes that broke parsers, and what is no paste of ours at all."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sim.__main__ import main
 from sim.vllm.paste import diagnose
 
 CASES = sorted(Path(__file__).parent.glob("data/pastes/*.txt"))
@@ -30,3 +34,64 @@ def test_a_real_looking_paste_is_read_and_diagnosed_as_its_keeper_says(case):
             assert contains(got.get(key), expected[key], key) == []
     wanted = expected.get("diagnosis")
     assert (got["diagnosis"] or {}).get("code") == (wanted or {}).get("code")
+
+
+SECRETS = {
+    "docker": 'docker run -e HF_TOKEN=hf_abcdefghijABCDEFGH1234 -e "OPENAI_API_KEY=sk-proj-abcdefgh12345678" vllm/vllm-openai --model m '
+              "--api-key tok-verysecret",
+    "compose": "services:\n  v:\n    image: vllm/vllm-openai\n    command: --model m --api-key tok-verysecret\n    environment:\n"
+               "      - HF_TOKEN=hf_abcdefghijABCDEFGH1234\n      - AWS_SECRET_ACCESS_KEY=sk-proj-abcdefgh12345678\n",
+    "shell": "export HF_TOKEN=hf_abcdefghijABCDEFGH1234\nvllm serve m --api-key=tok-verysecret --served-model-name sk-proj-abcdefgh12345678",
+    "variable": "KEY=tok-verysecret; HF_TOKEN=hf_abcdefghijABCDEFGH1234 vllm serve m --api-key $KEY --foo sk-proj-abcdefgh12345678",
+    "label": 'vllm:num_requests_running{engine="0",instance="http://me:tok-verysecret@h",model_name="hf_abcdefghijABCDEFGH1234"} 1\n',
+    "log": "INFO 06-01 10:00:01 [loggers.py:1] Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.0% Bearer tok-verysecret",
+}
+
+
+@pytest.mark.parametrize("where", SECRETS)
+def test_no_secret_of_a_paste_comes_out(where):
+    out = json.dumps(diagnose(SECRETS[where]).as_dict())
+    for secret in ("verysecret", "abcdefghijABCDEFGH1234", "sk-proj-abcdefgh12345678"):
+        assert secret not in out
+
+
+M = 10_000_000
+STRANGE = {
+    "binary": bytes(range(256)) * (M // 256), "nulls": "\0" * 1000, "empty": "", "blank": " \n" * 1000,
+    "novel": "It was the best of times, it was the worst of times.\n" * (M // 53), "novel in a line": "It was the best of times, " * (M // 26),
+    "html": "<!DOCTYPE html><html>" + "<p>hello</p>\n" * (M // 13) + "</html>", "dashes": "-" * M, "dashes, long": "vllm serve " + "—" * (M // 3),
+    "braces": "{" * M, "brackets": "[" * M, "open labels": "vllm:x{" * (M // 7), "quotes": '"' * M, "colours": "\x1b[1m" * (M // 4),
+    "dollars": "vllm serve m " + "${A:-" * (M // 5), "redirections": "vllm serve m " + " >" * (M // 2), "digits": "Avg prompt throughput: " + "1" * M,
+    "deep yaml": "args: " + "[" * 20_000 + "\n--max-num-seqs 3", "csv": "1,2,3,4\n" * (M // 8), "surrogates": "\ud800" * 1000,
+    "yaml bomb": 'a: &a ["x","x"]\n' + "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9))
+                 + "\nargs: [--max-num-seqs, 3]",
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_anything_at_all_is_answered_within_a_second(what):
+    begin = time.process_time()
+    report = diagnose(STRANGE[what])
+    assert time.process_time() - begin < 1.0
+    assert report.error or report.parse is not None or report.errors or report.advice
+    json.dumps(report.as_dict())
+
+
+@given(st.text(max_size=400) | st.binary(max_size=400))
+def test_no_paste_raises(data):
+    diagnose(data).as_dict()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CASES), st.data())
+def test_a_damaged_paste_does_not_raise(case, data):
+    text = case.read_text()
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 60)))
+    diagnose(text[:start] + data.draw(st.text(max_size=8)) + text[end:]).as_dict()
+
+
+def test_from_a_shell(capsys, monkeypatch):
+    assert main(["diagnose", str(CASES[0])]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "serve_cmd"
+    assert main(["diagnose", "no such file"]) == 2

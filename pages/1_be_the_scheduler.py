@@ -1,0 +1,209 @@
+"""Be the scheduler: one engine step, decided by the visitor first and then by vLLM. Lesson 2.3.2 to 2.3.4."""
+
+import html
+
+import numpy as np
+import streamlit as st
+
+from sim.scenario import Scenario
+from sim.workload import Requests
+from ui import charts, frame, lesson, state
+from ui.iteration import Moment, Row, record
+from ui.lesson import Scene
+from ui.text import seconds, t
+
+DOZEN = Scenario(
+    request_rate=100, duration_s=1, lengths="fixed", num_requests=12, max_num_seqs=5, max_num_batched_tokens=64,
+    block_size=16, num_gpu_blocks_override=21, max_model_len=160, enable_prefix_caching=False, async_scheduling=False,
+)
+ARRIVAL = (0.0, 0.0, 0.0, 0.0, 0.004, 0.01, 0.01, 0.02, 0.02, 0.03, 0.05, 0.06)
+PROMPT = (24, 40, 90, 30, 20, 56, 28, 70, 16, 44, 33, 20)
+OUTPUT = (9, 30, 24, 40, 6, 12, 20, 10, 14, 8, 6, 10)
+SCENES = [Scene(name, DOZEN) for name in ("budget", "seats", "pool", "return")]
+
+
+@st.cache_resource(max_entries=4)
+def moments(_s: Scenario = DOZEN) -> list[Moment]:
+    """Every step of the dozen's run."""
+    return record(_s, Requests.of(np.array(ARRIVAL), np.array(PROMPT), np.array(OUTPUT)))
+
+
+def key_moment(name: str) -> int:
+    """The number of the step that shows what a scene is about: the first one where its rule decides."""
+    def first(reason: str, after: int = 0) -> int:
+        return next(m.index for m in moments() if m.index > after and any(r.reason == reason for r in m.rows))
+
+    return {
+        "budget": lambda: first("admitted_part", 1), "seats": lambda: first("no_seat"), "pool": lambda: first("victim"),
+        "return": lambda: first("resumed"),
+    }[name]()
+
+
+def numbers(scene: str, s: state.State) -> dict[str, str]:
+    m = moments()[shown(scene, s) - 1]
+    back = next((r for r in m.rows if r.reason == "resumed"), m.rows[0])
+    need = sum(r.need(1 if r.want == 1 else min(r.want, DOZEN.max_num_batched_tokens), DOZEN.block_size)
+               for r in m.rows if r.seated)
+    return {
+        "k": str(m.index), "budget": str(DOZEN.max_num_batched_tokens), "seats": str(DOZEN.max_num_seqs),
+        "free": str(m.free), "need": str(need), "who": str(back.request + 1), "had": str(back.tokens - back.prompt),
+    }
+
+
+def shown(scene: str, s: state.State) -> int:
+    """The engine step on show: the scene's own, unless the visitor stepped on."""
+    return min(max(int(s.extra["k"]) or key_moment(scene), 1), len(moments()))
+
+
+def chip(row: Row) -> str:
+    kind = "queue" if not row.seated else "decode" if row.want == 1 else "prompt"
+    return t(f"be_the_scheduler.chip_{kind}", n=row.request + 1, want=row.want)
+
+
+def choose(m: Moment, locked: bool) -> tuple[dict[int, int], set[int]]:
+    """What the visitor gives and whom he throws out in this step."""
+    rows = {r.request: r for r in m.rows}
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        chosen = st.pills(
+            t("be_the_scheduler.give"), list(rows), format_func=lambda r: chip(rows[r]), selection_mode="multi",
+            key=f"give_{m.index}", disabled=locked, persist_state="session",
+        )
+    with right:
+        out = st.pills(
+            t("be_the_scheduler.throw"), [r for r in rows if rows[r].seated], format_func=lambda r: str(r + 1),
+            selection_mode="multi", key=f"throw_{m.index}", disabled=locked, persist_state="session",
+        )
+    plan: dict[int, int] = {}
+    left_over = DOZEN.max_num_batched_tokens
+    for r in chosen:
+        if r not in out:
+            plan[r] = max(0, min(rows[r].want, left_over))
+            left_over -= plan[r]
+    large = [r for r in plan if rows[r].want > 1]
+    if large:
+        for place, r in zip(st.columns(max(len(large), 4)), large, strict=False):
+            plan[r] = int(place.number_input(
+                t("be_the_scheduler.tokens_of", n=r + 1), 0, rows[r].want, plan[r], key=f"tokens_{m.index}_{r}_{plan[r]}",
+                disabled=locked,
+            ))
+    return plan, set(out)
+
+
+def bar(label: str, parts: list[tuple[float, str]], limit: float, over: bool) -> str:
+    """A horizontal bar that fills towards a limit; parts are (amount, colour)."""
+    whole = max(limit, sum(n for n, _ in parts))
+    cells = "".join(f"<i style='width:{100 * n / whole:.2f}%;background:{c}'></i>" for n, c in parts if n)
+    edge = f"<b style='left:{100 * limit / whole:.2f}%'></b>" if over else ""
+    note = f" · {html.escape(t('be_the_scheduler.over'))}" if over else ""
+    return f"<div class='bt{' o' if over else ''}'>{html.escape(label)}{note}</div><div class='bb'>{cells}{edge}</div>"
+
+
+def bars(m: Moment, plan: dict[int, int], out: set[int], who: str) -> str:
+    colours = charts.COLOURS[frame.theme()]
+    rows = {r.request: r for r in m.rows}
+    tokens = [(n, colours["decode" if rows[r].want == 1 else "prefill"]) for r, n in plan.items() if n]
+    used = sum(n for n, _ in tokens)
+    seats = sum(r.seated and r.request not in out for r in m.rows) + sum(not rows[r].seated for r, n in plan.items() if n)
+    taken = m.usable - m.free - sum(len(rows[r].blocks) for r in out)
+    more = sum(rows[r].need(n, DOZEN.block_size) for r, n in plan.items())
+    one = "be_the_scheduler.bar_"
+    return f"<div class='bw'><h5>{html.escape(who)}</h5>" + "".join((
+        bar(t(one + "tokens", used=used, limit=DOZEN.max_num_batched_tokens), tokens, DOZEN.max_num_batched_tokens,
+            used > DOZEN.max_num_batched_tokens),
+        bar(t(one + "seats", used=seats, limit=DOZEN.max_num_seqs), [(seats, colours["decode"])], DOZEN.max_num_seqs,
+            seats > DOZEN.max_num_seqs),
+        bar(t(one + "blocks", used=taken + more, limit=m.usable), [(taken, colours["kv"]), (more, colours["prefill"])],
+            m.usable, taken + more > m.usable),
+    )) + "</div>"
+
+
+def grid(owners: dict[int, int], usable: int, fresh: set[int]) -> str:
+    """The pool, one cell a block: its id above, its owner in the middle. New ones of this step have a frame."""
+    by: dict[int, list[int]] = {}
+    for block, r in owners.items():
+        by.setdefault(r, []).append(block)
+    who = "; ".join(t("be_the_scheduler.blocks_one", n=r + 1, ids=", ".join(map(str, by[r]))) for r in sorted(by))
+    alt = t("be_the_scheduler.blocks_alt", used=len(owners), all=usable, who=who)
+    cells = "".join(
+        f"<div class='c{' f' if b in owners else ''}{' n' if b in fresh else ''}'><s>{b}</s>"
+        f"{owners[b] + 1 if b in owners else ''}</div>"
+        for b in range(1, usable + 1)
+    )
+    title = html.escape(t("be_the_scheduler.blocks_title"))
+    return f"<div class='gt'>{title}</div><div class='g' role='img' aria-label='{html.escape(alt, quote=True)}'>{cells}</div>"
+
+
+CSS = """<style>
+.bars{display:grid;grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:.4rem 1.6rem}
+.bw h5{margin:0;padding:0;font-size:.95rem}.bt{font-size:.85rem;margin-top:.25rem}.bt.o{color:var(--if-bad);font-weight:600}
+.bb{position:relative;height:16px;border-radius:4px;background:var(--if-line);display:flex;overflow:hidden}
+.bb i{display:block;height:100%;border-right:1px solid var(--if-paper);box-sizing:border-box}
+.bb b{position:absolute;top:0;bottom:0;width:3px;background:var(--if-bad)}
+.gt{font-size:.85rem;margin:.1rem 0 .25rem}
+.g{display:grid;grid-template-columns:repeat(auto-fill,minmax(40px,1fr));gap:4px}
+.c{position:relative;height:36px;border:1.5px dashed var(--if-line);border-radius:5px;display:grid;place-items:center;
+font-weight:650;padding-top:8px;box-sizing:border-box}.c s{position:absolute;top:1px;left:4px;font-size:.62rem;text-decoration:none;
+font-weight:400;opacity:.8}.c.f{border:0;background:KV;color:INK}.c.n{outline:2.5px solid PRE;outline-offset:-2px}
+.w{border-collapse:collapse;width:100%;font-size:.92rem}.w th{font-weight:600;font-size:.82rem;color:var(--if-soft);text-align:left}
+.w td,.w th{padding:.22rem .6rem .22rem 0;border-bottom:1px solid var(--if-line);vertical-align:top}.w td.n{font-weight:650;
+white-space:nowrap}.w tr.d td{background:color-mix(in srgb,WAIT 16%,transparent)}.wrap{overflow-x:auto}
+</style>"""
+
+
+def before(row: Row) -> str:
+    one = "be_the_scheduler.state_"
+    if row.seated:
+        if row.want == 1:
+            return t(one + "decode", done=row.tokens - row.prompt)
+        return t(one + "prompt", computed=row.computed, tokens=row.tokens)
+    return t(one + ("again" if row.tokens > row.prompt else "queue"), tokens=row.tokens)
+
+
+def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> None:
+    """vLLM's decision beside the visitor's, row by row, with the reason."""
+    def cell(given: int, thrown: bool) -> str:
+        return t("be_the_scheduler.out") if thrown else str(given) if given else "–"
+
+    lines, differing = [], 0
+    for row in m.rows:
+        mine, theirs = cell(plan.get(row.request, 0), row.request in out), cell(row.got, row.request in m.preempted)
+        other = chose and mine != theirs
+        differing += other
+        words = (str(row.request + 1), before(row), mine if chose else "", theirs,
+                 t(f"be_the_scheduler.why_{row.reason}", **{"x": 0, **row.numbers}))
+        tds = "".join(f"<td{' class=n' if i in (0, 2, 3) else ''}>{html.escape(w)}</td>" for i, w in enumerate(words))
+        lines.append(f"<tr{' class=d' if other else ''}>{tds}</tr>")
+    if chose:
+        st.markdown(t("be_the_scheduler.differs", n=differing) if differing else t("be_the_scheduler.same"))
+    head = "".join(f"<th>{html.escape(t(f'be_the_scheduler.col_{c}'))}</th>" for c in ("request", "state", "you", "vllm", "why"))
+    st.html(f"<div class='wrap'><table class='w'><tr>{head}</tr>{''.join(lines)}</table></div>")
+
+
+frame.page("iteration")
+flow = lesson.begin("be_the_scheduler", SCENES, numbers, extra={"k": 0})
+k = shown(flow.name, flow.s)
+m = moments()[k - 1]
+colours = charts.COLOURS[frame.theme()]
+st.html(CSS.replace("KV", colours["kv"]).replace("INK", colours["paper"]).replace("PRE", colours["prefill"])
+        .replace("WAIT", colours["waiting"]))
+plan, out = choose(m, flow.step != "ask")
+theirs = {r.request: r.got for r in m.rows if r.got}
+sides = bars(m, plan, out, t("be_the_scheduler.yours"))
+if flow.revealed:
+    sides += bars(m, theirs, set(m.preempted), t("be_the_scheduler.vllm"))
+st.html(f"<div class='bars'>{sides}</div>")
+owners = m.owners_after if flow.revealed else m.owners
+fresh = {b for b, r in m.owners_after.items() if m.owners.get(b) != r} if flow.revealed else set()
+st.html(grid(owners, m.usable, fresh))
+if flow.revealed:
+    verdict(m, plan, out, bool(plan or out))
+notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration))
+if flow.name == "pool":
+    notes += "\n\n" + lesson.says(t("be_the_scheduler.victim_note"))
+lesson.end(flow, explain=notes)
+key = "engine_step"
+st.session_state[key] = k
+st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(
+    k=st.session_state[key], p=f"{flow.name}.ask"))
+state.publish()

@@ -1,0 +1,229 @@
+"""The KV pool: where it comes from, what happens when it is full, and how to see it. Lesson 2.3.4, 2.3.9."""
+
+import streamlit as st
+
+from sim.memory import GIB, plan
+from sim.results import Run
+from sim.scenario import Scenario, SimError
+from ui import charts, controls, frame, lesson, series, state
+from ui.lesson import Flow, Scene
+from ui.text import count, percent, seconds, t
+
+POOL = Scenario(request_rate=10, duration_s=20, prompt_tokens=1024, output_tokens=512, max_num_seqs=256)
+PER_REQUEST = 63  # blocks of 300 + 700 tokens
+FULL = Scenario(
+    gpu="A100-80GB", request_rate=22, duration_s=40, prompt_tokens=300, prompt_cv=0.3, output_tokens=700, output_cv=0.3,
+    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, num_gpu_blocks_override=256 * PER_REQUEST + 1,
+    enable_prefix_caching=False,
+)  # blocks for 256 whole requests
+OVER = FULL.but(max_num_seqs=512)
+USERS = FULL.but(arrival="closed", duration_s=60, num_clients=350, max_num_seqs=512)
+THRASH = Scenario(
+    request_rate=6, duration_s=40, prompt_tokens=3000, prompt_cv=0.3, output_tokens=300, output_cv=0.5, max_num_seqs=64,
+    max_num_batched_tokens=2048, max_model_len=8192, num_gpu_blocks_override=4000, enable_prefix_caching=False,
+)
+SEATS = (64, 128, 192, 256, 320, 384, 448, 512)
+LINKS = (3.0, 6.0, 12.0, 25.0, 50.0, 100.0)  # GB/s
+VICTIMS = ("last_admitted", "fewest_remaining", "longest")
+SCENES = [
+    Scene("pool", POOL.but(gpu_memory_utilization=0.92), POOL.but(gpu_memory_utilization=0.85),
+          answers=("less", "same", "more")),
+    Scene("match", OVER, FULL, answers=("faster", "same", "slower")),
+    Scene("signs", USERS.but(max_num_seqs=1024), USERS, answers=("nothing", "faster", "slower")),
+    Scene("mode", OVER.but(preemption_mode="swap", swap_space_gib=64.0), OVER, answers=("swap", "recompute", "never")),
+    Scene("victim", OVER.but(victim="fewest_remaining"), OVER, answers=("better", "same", "worse")),
+    Scene("thrash", THRASH.but(scheduler_reserve_full_isl=False), THRASH, answers=("more", "same", "less")),
+]
+
+
+def figures(run: Run) -> dict[str, str]:
+    """A run's figures in words."""
+    s = run.summary()
+    return {
+        "qps": count(s.qps), "p99": seconds(s.e2e_p99), "ttft": seconds(s.ttft_p99), "itl": seconds(s.itl_p99),
+        "preempt": count(s.preemptions), "kv": percent(s.kv_max), "kvmean": percent(s.kv_mean),
+        "running": count(s.running_max), "waiting": count(s.waiting_max), "again": count(s.recomputed_tokens),
+        "swapped": count(s.swapped_blocks), "swap_s": seconds(float(run.ticks.swap_s.sum())), "persec": count(s.preemptions_per_s),
+        "duration": seconds(run.duration_s),
+    }
+
+
+def ab(b: Run, a: Run) -> dict[str, str]:
+    """Figures of both runs, those of A with `_a`."""
+    return {**figures(b), **{f"{k}_a": v for k, v in figures(a).items()}}
+
+
+def change(b: float, a: float) -> str:
+    return f"{100 * (b / a - 1):+.0f}%" if a > 0 else "–"
+
+
+def four(flow: Flow, b: Run, a: Run) -> None:
+    """Seats, queue, pool and what was thrown out: A alone before the reveal, both after it."""
+    words, end = ab(b, a), max(a.duration_s, b.duration_s if flow.revealed else 0.0)
+    alt = "kv_pool.alt_" if flow.revealed else "kv_pool.alt_a_"
+
+    def lines(of: object, colour: str) -> list[charts.Line]:
+        if flow.revealed:
+            return charts.both(of, b, a, colour)  # type: ignore[arg-type]
+        return [charts.Line(*of(a), colour, "A")]  # type: ignore[operator]
+
+    row = frame.columns(4)
+    first = series.first_preemption(b) if flow.revealed else series.first_preemption(a)
+    events = [(first, t("kv_pool.first"))] if first == first else []
+    with row[0]:
+        charts.timeline(t("kv_pool.kv"), lines(series.kv, "kv"), x_end=end, percent=True, height=290, events=events,
+                        alt=t(f"{alt}kv", **words))
+    with row[1]:
+        charts.timeline(t("kv_pool.running"), lines(series.running, "decode"), x_end=end, height=290,
+                        limits=[("max_num_seqs", (b if flow.revealed else a).scenario.max_num_seqs)],
+                        alt=t(f"{alt}running", **words))
+    with row[2]:
+        charts.timeline(t("kv_pool.waiting"), lines(series.waiting, "waiting"), x_end=end, height=290,
+                        alt=t(f"{alt}waiting", **words))
+    with row[3]:
+        charts.timeline(t("kv_pool.preempt"), lines(series.preemptions, "preempted"), x_end=end, height=290,
+                        alt=t(f"{alt}preempt", **words))
+
+
+def draw_pool(flow: Flow) -> None:
+    left, right = frame.columns(2)
+    with left:
+        controls.knob("gpu_memory_utilization", [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95])
+    with right:
+        controls.knob("max_num_batched_tokens", [2048, 4096, 8192, 16_384, 32_768])
+    try:
+        b, a = plan(flow.s.b), plan(flow.s.a)
+    except SimError as error:
+        state.explain(error, {})
+        return
+    shown = [("A", a), ("B", b)] if flow.revealed else [("A", a)]
+    one = flow.s.b.prompt_tokens + flow.s.b.output_tokens
+    holds = {name: (p.num_gpu_blocks - 1) // -(-one // flow.s.b.block_size) for name, p in (("a", a), ("b", b))}
+    words = {"a": f"{a.kv / GIB:.1f}", "b": f"{b.kv / GIB:.1f}", "util_a": f"{flow.s.a.gpu_memory_utilization:g}",
+             "util_b": f"{flow.s.b.gpu_memory_utilization:g}", "blocks_a": f"{a.num_gpu_blocks:,}", "one": f"{one:,}",
+             "blocks_b": f"{b.num_gpu_blocks:,}", "holds_a": str(holds["a"]), "holds_b": str(holds["b"]),
+             "gain": change(b.kv, a.kv), "weights": f"{b.weights / GIB:.1f}", "tokens_b": f"{b.kv_tokens:,}"}
+    parts = [("weights", "prefill", lambda p: p.weights), ("activation", "waiting", lambda p: p.activation),
+             ("graphs", "decode", lambda p: p.graphs + p.other), ("kv_part", "kv", lambda p: p.kv),
+             ("unused", "idle", lambda p: p.total - p.requested)]
+    charts.bars(
+        t("kv_pool.memory"), [name for name, _ in shown],
+        [charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in parts],
+        height=270, horizontal=True, words=lambda v: f"{v:.1f}", y_end=b.total / GIB,
+        alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
+    )
+    st.caption(" ".join(f":{badge}-badge[{t(f'kv_pool.{name}')}]" for name, badge in (
+        ("weights", "blue"), ("activation", "orange"), ("graphs", "green"), ("kv_part", "violet"), ("unused", "gray"))))
+    lesson.end(flow, explain=t("kv_pool.pool_explain", **words) + f"\n\n`{b.log_line}`")
+
+
+def draw_match(flow: Flow) -> None:
+    left, right = frame.columns(2)
+    with left:
+        controls.knob("max_num_seqs", SEATS)
+    with right:
+        controls.knob("num_gpu_blocks_override", [4000, 6000, 8000, 10_000, 12_000, 16_000])
+    b, a = state.runs(flow.s)
+    four(flow, b, a)
+    sb, sa = b.summary(), a.summary()
+    lesson.end(flow, explain=t(
+        "kv_pool.match_explain", **ab(b, a), p99change=change(sb.e2e_p99, sa.e2e_p99), qpschange=change(sb.qps, sa.qps),
+        seats=b.scenario.max_num_seqs, seats_a=a.scenario.max_num_seqs,
+    ))
+
+
+def draw_signs(flow: Flow) -> None:
+    double = 2 * 256 * PER_REQUEST + 1
+    lesson.presets([
+        (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
+        (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
+        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": double}),
+        (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": 256 * PER_REQUEST + 1}),
+    ], key="signs")
+    b, a = state.runs(flow.s)
+    four(flow, b, a)
+    sb, sa = b.summary(), a.summary()
+    same = sb.qps == sa.qps and sb.e2e_p99 == sa.e2e_p99
+    lesson.end(flow, explain=t(
+        "kv_pool.signs_explain_same" if same else "kv_pool.signs_explain", **ab(b, a),
+        p99change=change(sb.e2e_p99, sa.e2e_p99),
+    ) + "\n\n" + lesson.says(t("kv_pool.signs_honest")))
+
+
+def draw_mode(flow: Flow) -> None:
+    left, right = frame.columns(2)
+    with left:
+        controls.choice("preemption_mode")
+    with right:
+        controls.knob("pcie_gb_s", LINKS)
+    swap = flow.s.b.but(preemption_mode="swap")
+    recompute = state.run(swap.but(preemption_mode="recompute"))
+    cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=256))
+    each = [state.run(swap.but(pcie_gb_s=g)) for g in LINKS]
+    now = state.run(swap)
+    left, right = frame.columns(2)
+    for place, name, colour, of in (
+        (left, "mode_p99", "preempted", lambda s: s.e2e_p99), (right, "mode_qps", "decode", lambda s: s.qps),
+    ):
+        flat = [of(recompute.summary())] * len(LINKS)
+        lines = [charts.Line(LINKS, flat, "idle", t("kv_pool.recompute"), dotted=True)]
+        if flow.revealed:
+            lines += [charts.Line(LINKS, [of(r.summary()) for r in each], colour, t("kv_pool.swap")),
+                      charts.Line(LINKS, [of(cautious.summary())] * len(LINKS), "prefill", t("kv_pool.cautious"), dotted=True)]
+        values = [of(r.summary()) for r in (*each, recompute, cautious)]
+        with place:
+            charts.curve(
+                t(f"kv_pool.{name}"), lines, x_title=t("kv_pool.link_axis"), x_start=LINKS[0], x_end=LINKS[-1], log_x=True,
+                height=290, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a"),
+                marks=[(swap.pcie_gb_s, of(now.summary()), "")] if flow.revealed else [],
+            )
+    words = {**{f"{k}_r": v for k, v in figures(recompute).items()}, **figures(now), "link": f"{swap.pcie_gb_s:g}",
+             "p99_c": seconds(cautious.summary().e2e_p99)}
+    lesson.end(flow, explain=t("kv_pool.mode_explain", **words) + "\n\n" + lesson.says(t("kv_pool.mode_honest")))
+
+
+def draw_victim(flow: Flow) -> None:
+    controls.choice("victim")
+    shown = list(VICTIMS)
+    found = {v: state.run(flow.s.a.but(victim=v)).summary() for v in shown}
+    names = [controls.option("victim", v) for v in shown]
+    if flow.revealed:
+        row = frame.columns(4)
+        for place, (name, colour, of, words) in zip(row, (
+            ("v_p99", "waiting", lambda s: s.e2e_p99, seconds), ("v_p50", "decode", lambda s: s.e2e_p50, seconds),
+            ("v_preempt", "preempted", lambda s: s.preemptions, count), ("v_again", "prefill", lambda s: s.recomputed_tokens, count),
+        ), strict=True):
+            with place:
+                charts.bars(t(f"kv_pool.{name}"), names, [charts.Part("", colour, [of(found[v]) for v in shown])], height=290,
+                            horizontal=True, words=words, alt=t(f"kv_pool.{name}") + ": " + ", ".join(
+                                f"{n} {words(of(found[v]))}" for n, v in zip(names, shown, strict=True)))
+    else:
+        lesson.covered(290)
+    words = {f"{v}_{k}": f(getattr(found[v], field)) for v in shown for k, field, f in (
+        ("p99", "e2e_p99", seconds), ("p50", "e2e_p50", seconds), ("n", "preemptions", count), ("again", "recomputed_tokens", count))}
+    lesson.end(flow, explain=t("kv_pool.victim_explain", **words) + "\n\n" + lesson.says(t("kv_pool.victim_honest")))
+
+
+def draw_thrash(flow: Flow) -> None:
+    left, right = frame.columns(2)
+    with left:
+        controls.switch("scheduler_reserve_full_isl")
+    with right:
+        controls.knob("max_num_seqs", [8, 16, 32, 64, 128])
+    b, a = state.runs(flow.s)
+    four(flow, b, a)
+    lesson.end(flow, explain=t("kv_pool.thrash_explain", **ab(b, a)))
+
+
+def numbers(scene: str, s: state.State) -> dict[str, str]:
+    if scene == "pool":
+        return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}"}
+    return {f"{k}_a": v for k, v in figures(state.run(s.a)).items()} | {
+        "seats": str(s.b.max_num_seqs), "seats_a": str(s.a.max_num_seqs)}
+
+
+frame.page("kv")
+flow = lesson.begin("kv_pool", SCENES, numbers)
+{"pool": draw_pool, "match": draw_match, "mode": draw_mode, "victim": draw_victim, "thrash": draw_thrash,
+ "signs": draw_signs}[flow.name](flow)
+state.publish()

@@ -158,7 +158,7 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str)
     with left:
         charts.timeline(
             t("playground.kv"), charts.both(series.kv, b, a, "kv", fill=True), x_end=end, percent=True, y_end=1.08,
-            limits=[(t("playground.pool_full"), 1.0)], events=events, alt=t("playground.kv_alt", most=100 * summary.kv_max),
+            limits=[(t("playground.pool_full"), 1.0)], alt=t("playground.kv_alt", most=100 * summary.kv_max),
         )
     with right:
         runs = [("A", a), ("B", b)] if a is not b else [("B", b)]

@@ -399,7 +399,9 @@ def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: 
     })
     layout["annotations"].append({
         "xref": "paper", "x": 0, "xanchor": "left", "y": at, "yanchor": "bottom", "showarrow": False, "xshift": 4,
-        "text": f"{name} = {shown}" if name else shown, "font": {"size": 12.5 * _scale(), "color": colours["soft"]},
+        "text": name if percent and value == 100 else f"{name} = {shown}" if name else shown,
+        "font": {"size": 12.5 * _scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
+        "borderpad": 0,
     })
 
 

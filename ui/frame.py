@@ -77,7 +77,7 @@ CSS = """<style>
 .if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
 .if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
-.if-note{border-left:3px solid var(--if-accent);padding:.1rem 0 .1rem .8rem;line-height:1.6;max-width:66rem}
+.if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
 @media (max-width:640px){.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}

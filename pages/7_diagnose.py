@@ -2,10 +2,14 @@
 
 import html
 import json
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import streamlit as st
 
 from sim import advice as desk
+from sim.results import Run
 from sim.scenario import Scenario, SimError
 from sim.vllm import export
 from sim.vllm.paste import Report, diagnose
@@ -41,15 +45,18 @@ ROWS = (  # key (of trap.*), today, before, type, unit, PromQL, alert
 CSS = """<style>
 .dd-verdict{border:1px solid var(--if-line);border-left:4px solid var(--if-accent);border-radius:6px;padding:.7rem 1rem .8rem}
 .dd-verdict h3{font-size:1.25rem;margin:0 0 .1rem;padding:0;font-weight:650}.dd-verdict code{font-size:.8rem;color:var(--if-soft)}
-.dd-verdict dl{display:grid;grid-template-columns:max-content 1fr;gap:.35rem .9rem;margin:.5rem 0 0}
-.dd-verdict dt{color:var(--if-soft);font-weight:400}.dd-verdict dd{margin:0;line-height:1.5}.dd-verdict dd.do{font-weight:600}
+.dd-verdict dl{display:grid;grid-template-columns:max-content 1fr;gap:.35rem .9rem;margin:.5rem 0 0;padding:0}
+.dd-verdict dt,.dd-verdict dd{margin:0;padding:0}.dd-verdict dt{color:var(--if-soft);font-weight:400}.dd-verdict dd{line-height:1.5}.dd-verdict dd.do{font-weight:600}
 .dd-sure{font-size:.8rem;border:1px solid var(--if-line);border-radius:99px;padding:.05rem .55rem;margin-left:.5rem;color:var(--if-soft);white-space:nowrap}
 .dd-small{font-size:.875rem;line-height:1.5}.dd-small b{display:block;color:var(--if-soft);font-weight:600;margin-bottom:.1rem}
-.dd-small ul{margin:0 0 .6rem;padding-left:1.1rem}.dd-small li{margin:0;overflow-wrap:anywhere}
+.dd-small ul{margin:0 0 .6rem;padding-left:1.1rem}.dd-small li{margin:0;font-size:inherit;overflow-wrap:anywhere}
+.dd-figs{border-collapse:collapse;font-size:.84rem}.dd-figs td,.dd-figs th{border-bottom:1px solid var(--if-line);padding:.18rem .9rem .18rem 0;text-align:left;vertical-align:top}
+.dd-figs td{overflow-wrap:anywhere}.dd-figs code{font-size:.8rem;background:none;padding:0;color:inherit;white-space:nowrap}
 .dd-table{width:100%;border-collapse:collapse;font-size:.84rem;line-height:1.45}.dd-table th{text-align:left;color:var(--if-soft);font-weight:600}
 .dd-table td,.dd-table th{border-bottom:1px solid var(--if-line);padding:.4rem .6rem .4rem 0;vertical-align:top}
 .dd-table code{font-size:.8rem;overflow-wrap:anywhere;background:none;padding:0;color:inherit}
-.dd-table td:first-child code{font-weight:600}
+.dd-table td:first-child code{font-weight:600}.dd-table small{color:var(--if-soft);overflow-wrap:anywhere}.dd-table .q code{font-size:.78rem}
+.dd-table th:nth-child(1){width:27%}.dd-table th:nth-child(2){width:7.5rem}.dd-table th:nth-child(4){width:30%}
 .dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:1.1rem 1.4rem 1rem;break-inside:avoid}
 .dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.45rem 0;line-height:1.5}.dd-card p b{display:block}
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
@@ -115,7 +122,8 @@ def named(code: str) -> str:
 
 def say(key: str, advice: desk.Advice) -> str:
     """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
-    return t(f"advice.{key}").format_map(desk._Unknown(advice.params))
+    words = t(f"advice.{key}").format_map(desk.Blanks(advice.params))
+    return words[:1].upper() + words[1:] if not words.startswith("max_num") else words
 
 
 def verdict(advice: desk.Advice) -> None:
@@ -169,12 +177,12 @@ def show(report: Report) -> None:
                 f"<tr><td><code>{n}</code></td>" + "".join(f"<td>{html.escape(figure(n, e.get(n)))}</td>" for e in list(engines.values())[:6]) + "</tr>"
                 for n in names
             )
-            st.html(f"<table class='dd-table'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>")
+            st.html(f"<table class='dd-figs'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>")
         else:
             pairs = [(k, v) for k, v in parse.items() if not isinstance(v, dict) or k.endswith("config")][:16]
             body = "".join(f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v))}</td></tr>"
                            for k, v in pairs)
-            st.html(f"<table class='dd-table'><tbody>{body}</tbody></table>")
+            st.html(f"<table class='dd-figs'><tbody>{body}</tbody></table>")
     with middle:
         first = report.advice[0] if report.advice else None
         also = [f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]]
@@ -220,7 +228,7 @@ def simulation(report: Report) -> None:
     b, a = state.runs(s)
     before_after(b, a)
     if notes:
-        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(notes))
+        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(t(f"diagnose.note.{n.code}", **n.params) for n in notes))
     command = export.command_line(s.b)
     with st.expander(t("diagnose.sim_command")):
         st.code(str(command), language="bash", wrap_lines=True)
@@ -229,7 +237,7 @@ def simulation(report: Report) -> None:
         st.download_button(t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file")
 
 
-def before_after(b: object, a: object) -> None:
+def before_after(b: Run, a: Run) -> None:
     """Four pictures of B, with A dotted, and what changed in a sentence."""
     if b is not a:
         frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
@@ -239,12 +247,31 @@ def before_after(b: object, a: object) -> None:
     frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names if has(f"settings.metric.{n}.label")])
     end = max(b.duration_s, a.duration_s)
     pictures = (
-        (t("diagnose.waiting"), series.waiting, "waiting", {}), (t("diagnose.running"), series.running, "decode", {}),
-        (t("diagnose.kv"), series.kv, "kv", {"percent": True}), (t("diagnose.ttft"), series.latency, "prefill", {}),
+        (t("diagnose.title_waiting"), lambda r: total(r, series.waiting), "waiting", {}),
+        (t("diagnose.title_running"), lambda r: total(r, series.running), "decode", {}),
+        (t("diagnose.kv"), lambda r: total(r, series.kv, mean=True), "kv", {"percent": True}),
+        (t("diagnose.ttft"), series.latency, "prefill", {}),
     )
     for column, (title, of, colour, more) in zip(frame.columns(2) * 2, pictures, strict=True):
         with column:
             charts.timeline(title, charts.both(of, b, a, colour), x_end=end, height=170, key=f"after_{colour}", **more)
+
+
+def total(run: Run, of: Callable[[Run], tuple[Any, Any]], mean: bool = False) -> tuple[Any, Any]:
+    """A gauge over all engines of a run: their sum, or mean. Of one engine it is the series itself."""
+    x, y = of(run)
+    replicas = run.scenario.data_parallel_size
+    if replicas == 1:
+        return x, y
+    grid = np.linspace(0.0, run.duration_s, 240)
+    summed = np.zeros(len(grid))
+    for r in range(replicas):
+        mine = run.ticks.replica == r
+        at, value, end = run.ticks.start[mine], np.asarray(y)[mine], (run.ticks.start + run.ticks.duration)[mine]
+        place = np.searchsorted(at, grid, side="right") - 1
+        busy = (place >= 0) & (grid <= end[np.maximum(place, 0)]) if len(at) else np.zeros(len(grid), bool)
+        summed[busy] += value[place[busy]]
+    return grid, summed / replicas if mean else summed
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------
@@ -294,7 +321,7 @@ def cases() -> None:
         outcome(incident, scenario, run, advice, action)
 
 
-def known_facts(incident: incidents.Incident, scenario: Scenario, run: object) -> None:
+def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> None:
     """What whoever is on call knows without a dashboard."""
     facts = [t("diagnose.settings_known", seqs=f"{scenario.max_num_seqs:,}", tokens=f"{scenario.max_num_batched_tokens:,}",
                replicas=scenario.data_parallel_size, gpu=scenario.gpu)]
@@ -309,19 +336,20 @@ def known_facts(incident: incidents.Incident, scenario: Scenario, run: object) -
     st.caption(" ".join(facts))
 
 
-def dashboard(run: object) -> None:
+def dashboard(run: Run) -> None:
     """Six small pictures, as a monitor shows them: no title gives the disease away."""
     end = run.duration_s
     replicas = run.scenario.data_parallel_size
     with st.container():
         columns = [*frame.columns(2), *frame.columns(2), *frame.columns(2)]
-    lines = [charts.Line(*series.running(run), "decode", t("diagnose.running")), charts.Line(*series.waiting(run), "waiting", t("diagnose.waiting"))]
+    lines = [charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
+             charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting"))]
     with columns[0]:
         charts.timeline(t("diagnose.requests"), lines, x_end=end, height=150, key="d_requests",
                         limits=[] if replicas > 1 else [("max_num_seqs", run.scenario.max_num_seqs)]
                         if run.scenario.max_num_seqs < 2.5 * max(1, run.summary().running_max) else [])
     with columns[1]:
-        charts.timeline(t("diagnose.kv"), [charts.Line(*series.kv(run), "kv", "", fill=True)], percent=True, x_end=end, height=150, key="d_kv")
+        charts.timeline(t("diagnose.kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", "", fill=True)], percent=True, x_end=end, height=150, key="d_kv")
     with columns[2]:
         charts.timeline(t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill", "")], x_end=end, height=150, key="d_ttft")
     with columns[3]:
@@ -333,10 +361,10 @@ def dashboard(run: object) -> None:
         with columns[5]:
             ticks = run.ticks
             means = [float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9) for r in range(replicas)]
-            charts.bars(f"{t('diagnose.waiting')} / engine", [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=150, key="d_ranks")
+            charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=150, key="d_ranks")
 
 
-def outcome(incident: incidents.Incident, scenario: Scenario, run: object, advice: desk.Advice, action: str) -> None:
+def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> None:
     """What the chosen action did, and the story behind the incident."""
     change = incidents.act(action, scenario, advice)
     try:
@@ -362,7 +390,7 @@ def outcome(incident: incidents.Incident, scenario: Scenario, run: object, advic
         before_after(after, run)
 
 
-def effect(before: object, after: object, advice: desk.Advice) -> str:
+def effect(before: Run, after: Run, advice: desk.Advice) -> str:
     """Whether the figure that the advice is about moved the right way."""
     name = advice.promise.lstrip("+") or "qps"
     a, b = (getattr(r.summary(), name) for r in (before, after))
@@ -383,13 +411,14 @@ def checklist() -> None:
         st.download_button(t("diagnose.grafana"), lambda: json.dumps(export.grafana(), indent=1), "vllm-scheduler.json", "application/json", key="grafana")
         st.download_button(t("diagnose.rules"), export.alert_rules, "vllm-alerts.yaml", "text/yaml", key="rules")
     st.caption(t("diagnose.dashboard_note"))
-    heads = [t(f"diagnose.check_{k}") for k in ("metric", "before", "type", "unit", "trap", "query", "alert")]
+    heads = [t(f"diagnose.check_{k}") for k in ("metric", "type", "trap", "query")]
     body = ""
     for key, today, before, kind, unit, query, alert in ROWS:
-        cells = [f"<code>{html.escape(today)}</code>", f"<code>{html.escape(before)}</code>" if before else "", kind, unit, html.escape(t(f"diagnose.trap.{key}")),
-                 f"<code>{html.escape(query)}</code>", f"<code>{alert}</code>" if alert else ""]
-        body += "<tr>" + "".join(f"<td{f' data-h={chr(34)}{html.escape(h)}{chr(34)}' if i else ''}>{c}</td>" if c else "<td></td>"
-                                 for i, (h, c) in enumerate(zip(heads, cells, strict=True))) + "</tr>"
+        names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in today.split(", "))
+        old = f"<br><small>{html.escape(t('diagnose.check_before'))}: {html.escape(before)}</small>" if before else ""
+        rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}: {alert}</small>" if alert else ""
+        body += (f"<tr><td>{names}{old}</td><td>{kind}<br><small>{unit}</small></td><td>{html.escape(t(f'diagnose.trap.{key}'))}</td>"
+                 f"<td class='q'><code>{html.escape(query)}</code>{rule}</td></tr>")
     st.html(f"<table class='dd-table'><thead><tr>{''.join(f'<th>{html.escape(h)}</th>' for h in heads)}</tr></thead><tbody>{body}</tbody></table>")
     with st.expander(t("diagnose.rules_title")):
         st.code(export.alert_rules(), language="yaml")

@@ -146,10 +146,10 @@ class Advice:
 
 
 def _say(template: str, params: Mapping[str, Any]) -> str:
-    return template.format_map(_Unknown(params))
+    return template.format_map(Blanks(params))
 
 
-class _Unknown(dict[str, Any]):
+class Blanks(dict[str, Any]):
     """Format parameters, where what is missing or None reads as a question mark."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -255,10 +255,18 @@ def _imbalance(f: Figures) -> Advice | None:
     return None
 
 
-def _looks_like_cap(running: float, flat: bool | None) -> bool:
-    """Whether a number of running requests looks like somebody's max_num_seqs."""
+_USUAL_CAPS = {m * 2**k for k in range(3, 11) for m in (1, 3)}
+
+
+def likely_cap(running: float, flat: bool | None) -> int | None:
+    """The max_num_seqs that a number of running requests gives away; None if it looks like none.
+
+    The gauge is taken after finished requests were freed, so that a full server often shows one or two less.
+    """
     n = int(running)
-    return bool(flat) or (n >= 8 and (n % 8 == 0 or n % 10 == 0))
+    if flat or (n >= 8 and (n % 8 == 0 or n % 10 == 0)):
+        return n
+    return next((n + less for less in (1, 2) if n >= 14 and n + less in _USUAL_CAPS), None)
 
 
 def _paste_rule(f: Figures) -> Advice:
@@ -332,11 +340,11 @@ def _queue_rule(f: Figures, kv: float, queue: float) -> Advice:
     if running == 0:
         return _advice("NEVER_FITS", f, "stuck", confidence="medium", alternatives=("NOT_BUDGET_LORA_OR_OTHER",),
                        measure=("lengths", "kv_pool", "second_scrape"))
-    at_cap = f.cap is not None and running is not None and running >= f.cap
+    at_cap = f.cap is not None and running is not None and running >= f.cap - max(1.0, 0.03 * f.cap)
     if not at_cap and running is not None and running <= 4:
         return _advice("NOT_BUDGET_LORA_OR_OTHER", f, confidence="medium", alternatives=("NOT_BUDGET_LORA", "PREFILL_BOUND", "NEVER_FITS"),
                        measure=("lora_slots", "running_vs_cap", "lengths"))
-    if at_cap or (f.cap is None and running is not None and _looks_like_cap(running, f.running_flat)):
+    if at_cap or (f.cap is None and running is not None and likely_cap(running, f.running_flat)):
         return _advice("BUDGET_SMALL", f, "" if at_cap else "guess", params=_seats(f),
                        confidence="high" if at_cap or f.running_flat else "medium", change=_more_seats(f), promise="queue_mean",
                        alternatives=("HOST_BOUND", "PREFILL_BOUND"), measure=("running_vs_cap", "gpu", "preemption_rate"))
@@ -347,8 +355,12 @@ def _queue_rule(f: Figures, kv: float, queue: float) -> Advice:
                    alternatives=("BUDGET_SMALL", "NOT_BUDGET_LORA_OR_OTHER", "HOST_BOUND"), measure=("running_vs_cap", "lengths", "gpu"))
 
 
+def _seats_now(f: Figures) -> int | None:
+    return f.cap or (likely_cap(f.running, f.running_flat) or int(f.running) if f.running else None)
+
+
 def _seats(f: Figures) -> dict[str, Any]:
-    now = f.cap or (int(f.running) if f.running else None)
+    now = _seats_now(f)
     if now is None:
         return {}
     to = _more_seats(f).get("max_num_seqs", 2 * now)
@@ -357,7 +369,7 @@ def _seats(f: Figures) -> dict[str, Any]:
 
 def _more_seats(f: Figures) -> dict[str, Any]:
     """Twice the seats, but no more than the pool holds at 90 %."""
-    now = f.cap or (int(f.running) if f.running else None)
+    now = _seats_now(f)
     if now is None:
         return {}
     room = int(now * KV_NEAR_FULL / f.kv_usage) if f.kv_usage else 2 * now

@@ -16,7 +16,7 @@ _JSON_TEXT_KEYS = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "b
 _SECRET_NAME = re.compile(
     r"TOKEN$|^TOKEN|_TOKEN_|API_?KEY|ACCESS_?KEY|SECRET|PASSW|CREDENTIAL|PRIVATE_?KEY|AUTHORIZATION|BEARER|(?:^|_)KEY$", re.I
 )
-_NOT_SECRET = re.compile(r"TOKENS$|TOKENIZER|TOKEN_ID|CUDA|NUM_", re.I)
+_NOT_SECRET = re.compile(r"TOKENS$|TOKEN_(?:THRESHOLD|LATENCY|BUDGET|USAGE)|PER_TOKEN|PER_OUTPUT_TOKEN|FIRST_TOKEN|TOKENIZER|TOKEN_ID|CUDA|NUM_", re.I)
 _SECRET_VALUE = re.compile(
     r"\bhf_(?:[A-Za-z0-9]{24,}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,})|\bsk-[A-Za-z0-9_\-]{8,}|\bnvapi-[A-Za-z0-9_\-]{8,}|\bgh[pousr]_[A-Za-z0-9]{16,}"
     r"|\bgithub_pat_\w{16,}|\bAKIA[0-9A-Z]{12,}|\bAIza[0-9A-Za-z_\-]{20,}|\bxox[abprs]-[A-Za-z0-9\-]{8,}"

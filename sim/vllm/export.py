@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from sim import catalog
+from sim.advice import likely_cap
 from sim.scenario import SETTINGS, Scenario, SimError
 
 if TYPE_CHECKING:
@@ -55,6 +56,36 @@ def defaults(gpu: str, model: str = "", version: tuple[int, int] = TODAY) -> dic
         except (SimError, ValueError, KeyError):
             found["max_model_len"] = SETTINGS["max_model_len"].default
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that had to be assumed or left out: a code and what fills it; `str()` is English (NOTES)."""
+
+    code: str
+    params: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return NOTES[self.code].format(**self.params)
+
+
+NOTES = {
+    "v0": "V0: its own defaults, and prompts before decodes unless chunked prefill is on",
+    "not_simulated": "{name} = {value} is not simulated here",
+    "no_model": "no model on the line: {model} stays",
+    "near_model": "{given} is not in the catalogue: {model}, the nearest in size, stands in for it",
+    "unknown_model": "{given} is not in the catalogue: {model} stands in; paste its config.json for the real shape",
+    "no_command": "no command line: model and budgets are those set here",
+    "cap_guess": "max_num_seqs = {value}: taken to be what runs while others wait",
+    "no_lengths": "lengths of prompts and outputs are not in the paste: those set here",
+    "more_comes": "there is a queue, so more arrives than is served: the rate is taken 25 % above what is finished",
+    "no_rate": "no rate in the paste: the one set here",
+}
+"""English, by code; pages have the same in both languages (diagnose.note.*)."""
+
+
+def _note(code: str, **params: Any) -> Note:
+    return Note(code, params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +143,21 @@ def command_line(scenario: Scenario) -> CommandLine:
 
 
 def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str | None = None, base: Scenario | None = None
-                ) -> tuple[Scenario, list[str]]:
+                ) -> tuple[Scenario, list[Note]]:
     """The scenario of a read command line (`serve.read(...).parse`), with the defaults that GPU and version imply.
 
-    Traffic and what no flag says are `base`'s. Also returns what had to be assumed or left out, in English.
+    Traffic and what no flag says are `base`'s. Also returns what had to be assumed or left out, as Notes.
     Raises SimError if no scenario comes of it.
     """
     start = base or Scenario()
     card = gpu or start.gpu
-    notes: list[str] = []
+    notes: list[Note] = []
     version = TODAY
     found = re.search(r":v?(\d+)\.(\d+)", image or "")
     if found:
         version = (int(found[1]), int(found[2]))
         if version < (0, 8):
-            notes.append("V0: its own defaults, and prompts before decodes unless chunked prefill is on")
+            notes.append(_note("v0"))
     model = _model(str(parse.get("model", "")), start.model, notes)
     values: dict[str, Any] = defaults(card, model, version)
     values |= {"gpu": card, "model": model, "weights": _weights(parse)}
@@ -145,10 +176,10 @@ def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str 
         if setting.kind is float and isinstance(given, int) and not isinstance(given, bool):
             given = float(given)
         if not isinstance(given, setting.kind) or (setting.choices and given not in setting.choices):
-            notes.append(f"{name} = {given!r} is not one that is simulated here")
+            notes.append(_note("not_simulated", name=name, value=str(given)[:60]))
             continue
         if setting.low is not None and setting.high is not None and not setting.low <= given <= setting.high:
-            notes.append(f"{name} = {given!r} is out of the simulated range")
+            notes.append(_note("not_simulated", name=name, value=given))
             continue
         values[name] = given
     eplb = parse.get("eplb_config")
@@ -162,7 +193,7 @@ def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str 
         values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_num_seqs"])
     for name in ("pipeline_parallel_size", "speculative_config", "cpu_offload_gb", "enable_lora", "kv_transfer_config"):
         if parse.get(name) not in (None, 1, False):
-            notes.append(f"{name} is not simulated")
+            notes.append(_note("not_simulated", name=name, value=str(parse[name])[:60]))
     return start.but(**values), notes
 
 
@@ -173,7 +204,7 @@ def _weights(parse: Mapping[str, Any]) -> str:
     return "fp8" if re.search(r"fp8|w8a8|int8", words) else "bf16"
 
 
-def _model(given: str, fallback: str, notes: list[str]) -> str:
+def _model(given: str, fallback: str, notes: list[Note]) -> str:
     """The catalogue's name of what a command line calls its model."""
     def plain(name: str) -> str:
         bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
@@ -181,7 +212,7 @@ def _model(given: str, fallback: str, notes: list[str]) -> str:
         return re.sub(r"[^a-z0-9]", "", bare.replace("3.3-70b", "3.1-70b"))
 
     if not given:
-        notes.append("no model on the line: the one shown before stays")
+        notes.append(_note("no_model", model=fallback))
         return fallback
     names = list(catalog.models())
     for name in names:
@@ -192,13 +223,13 @@ def _model(given: str, fallback: str, notes: list[str]) -> str:
         wanted = float(size[1])
         near = min(names, key=lambda n: abs(np.log(catalog.model(n).parameters / 1e9 / wanted)))
         if abs(catalog.model(near).parameters / 1e9 / wanted - 1) < 0.5:
-            notes.append(f"{given[:60]} is not in the catalogue: {near}, the nearest in size, stands in for it")
+            notes.append(_note("near_model", given=given[:60], model=near))
             return near
     try:
         catalog.model(given)
         return given
     except (SimError, ValueError, KeyError):
-        notes.append(f"{given[:60]} is not in the catalogue: {fallback} stands in; paste its config.json for the real shape")
+        notes.append(_note("unknown_model", given=given[:60], model=fallback))
         return fallback
 
 
@@ -441,16 +472,16 @@ def _filtered(query: str) -> str:
 
 
 def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], base: Scenario, image: str | None = None
-                ) -> tuple[Scenario, list[str]]:
+                ) -> tuple[Scenario, list[Note]]:
     """The server that a paste tells of, under the load that its figures tell of; what is unknown is `base`'s.
 
     parse: of /metrics or a log (None: there is none); settings: of a command line ({}: none). Also returns what had to
-    be assumed, in English. Raises SimError.
+    be assumed. Raises SimError.
     """
     if settings:
         scenario, notes = settings_of(settings, base=base, image=image)
     else:
-        scenario, notes = base, ["no command line: model and budgets are those set here"]
+        scenario, notes = base, [_note("no_command")]
     if not parse:
         return scenario, notes
     config: Mapping[str, Any] = parse.get("config") or {}
@@ -464,8 +495,9 @@ def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], ba
     if isinstance(config.get("max_num_seqs"), int):
         wanted["max_num_seqs"] = config["max_num_seqs"]
     elif "max_num_seqs" not in settings and (one.get("waiting") or 0) > 0 and (one.get("kv_usage") or 0) < 0.85 and one.get("running"):
-        wanted["max_num_seqs"] = max(1, int(max((e.get("running") or 0) for e in engines)))
-        notes.append(f"max_num_seqs = {wanted['max_num_seqs']}: taken to be what runs while others wait")
+        running = max((e.get("running") or 0) for e in engines)
+        wanted["max_num_seqs"] = max(1, likely_cap(running, None) or int(running))
+        notes.append(_note("cap_guess", value=wanted["max_num_seqs"]))
     if "max_num_seqs" in wanted:
         wanted["max_num_batched_tokens"] = max(scenario.max_num_batched_tokens, wanted["max_num_seqs"])
     if len(engines) > 1 and "data_parallel_size" not in settings:
@@ -482,18 +514,21 @@ def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], ba
     if prompt and output:
         wanted |= {"lengths": "lognormal", "prompt_tokens": max(1, round(prompt)), "output_tokens": max(1, round(output))}
     else:
-        notes.append("lengths of prompts and outputs are not in the paste: those set here")
+        notes.append(_note("no_lengths"))
     mean_output = output or scenario.output_tokens
     rates: Mapping[str, Any] = parse.get("rates") or {}
     speed = rates.get("gen_tok_s") or one.get("gen_tok_s") or sum(e.get("gen_tok_s") or 0 for e in engines)
     rate = rates.get("qps") or (speed / mean_output if speed else None)
+    served = [(e["running"], e["e2e_mean_s"] - (e.get("queue_mean_s") or 0.0)) for e in engines if e.get("running") and e.get("e2e_mean_s")]
+    if not rate and served and all(seconds > 0 for _, seconds in served):
+        rate = sum(running / seconds for running, seconds in served)  # Little's law of the running requests
     if rate and (one.get("waiting") or 0) > 0:
         rate *= 1.25  # a queue: more comes than is served
-        notes.append("more arrives than is served (there is a queue): the rate is taken 25 % above what is finished")
+        notes.append(_note("more_comes"))
     if rate:
         wanted |= {"arrival": "poisson", "request_rate": float(min(5000.0, max(0.01, round(rate, 2))))}
     else:
-        notes.append("no rate in the paste: the one set here")
+        notes.append(_note("no_rate"))
     for name in list(wanted):
         setting = SETTINGS[name]
         if setting.low is not None and setting.high is not None:

@@ -539,7 +539,7 @@ def _read_args(words: list[str], positional_model: bool, reading: Reading) -> di
             while i < len(words) and not _is_flag(words[i]):
                 values.append(words[i])
                 i += 1
-        if kind == "secret" or is_secret_name(name):
+        if kind == "secret":
             reading.redact.append(shown)
             continue
         if kind == "json" and name in _MANY and len(values) > 1:

@@ -35,6 +35,10 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Line = tuple[float, float, float]
 TERMS = ("linear", "attention_prefill", "attention_decode", "experts", "all_reduce", "head", "fixed", "host")
 INF = math.inf
+THROTTLE_FROM = 1024
+"""Tokens from which a step lasts long enough for power to limit the clock."""
+MESSAGE = 64e6
+"""Bytes of the message whose rate `link` states."""
 NODE = 8
 """GPUs in one server; larger groups talk over the network."""
 NETWORK = 50e9
@@ -65,9 +69,15 @@ class Shared:
     """What is fitted once for all GPUs, and host times of real servers."""
 
     sharpness: float = 4.0  # of the smooth maximum of FLOPs and bytes
+    throttle: float = 0.01  # share of the FLOP rate lost at each doubling of tokens beyond THROTTLE_FROM
+    quantise_us: float = 1.0  # one activation turned to 8 bit
+    quantise_moves: float = 1.0  # times that it is read and written for it
     expert_sharpness: float = 2.0  # likewise, of one expert's
     expert_us: float = 15.0  # per layer with experts: routing, sorting, adding up
-    mla_us: float = 60.0  # per layer: what the latent attention's many small kernels add to attention_us
+    mla_floor: float = 4.0  # latent attention's many small kernels, in attention_us of a decode
+    mla_prefill_us: float = 100.0  # per layer: what a prefill adds to them
+    attention_moves: float = 1.5  # times that queries, keys, values and results of a prefill are written or read
+    attention_sharpness: float = 2.0  # of the smooth maximum of a prefill's floor and its work
     mla_seq_us: float = 0.3  # per layer and decoding sequence, with all heads on the rank
     mla_prefill: float = 0.6  # latent attention's share of attention_flops in a prefill
     prefill_attention_us: float = 13.0  # per layer: what a prefill's attention adds to attention_us
@@ -75,6 +85,9 @@ class Shared:
     dense_us: float = 3.0  # activation of a dense layer
     hidden_moves: float = 10.0  # values moved per token and hidden value outside matrices, per layer
     width_moves: float = 3.75  # likewise per value of the dense feed-forward's width
+    message_power: float = 0.93  # time of a message grows with its size to this power
+    gather_power: float = 0.95  # gathered bytes grow with (ranks - 1) to this power
+    gather_rank_us: float = 1.2  # latency of gathering, per rank, beyond an all-reduce's
     ring_power: float = 0.75  # all-reduce bytes grow with ((tp - 1) / tp) to this power
     step_skew: float = 0.6  # Zipf exponent that stands for the power-law load of the measured rows
     host_us: float = 2500.0  # a step, V1
@@ -150,7 +163,13 @@ class Hardware:
         self.kv_bytes = shape.kv_values_per_token(tp) * width
         score_dim = shape.head_dim + shape.qk_rope_head_dim + (shape.v_head_dim or shape.head_dim)
         self.pair_flops = 2.0 * shape.heads / tp * score_dim * shape.layers * shape.kv_rows_per_token
-        self.mla_us = self.shared.mla_us if shape.is_mla else 0.0
+        self.attention_us = fit.attention_us * (self.shared.mla_floor if shape.is_mla else 1.0)
+        self.prefill_us = self.attention_us + (
+            self.shared.mla_prefill_us if shape.is_mla else self.shared.prefill_attention_us)
+        value_dim, query_dim = shape.v_head_dim or shape.head_dim, shape.head_dim + shape.qk_rope_head_dim
+        kv_heads = shape.heads / tp if shape.is_mla else max(1.0, shape.kv_heads / tp)  # latent rows are unpacked
+        width = shape.heads / tp * (query_dim + value_dim) + kv_heads * (query_dim + value_dim)
+        self.qkv_bytes = shape.layers * width * 2.0 * self.shared.attention_moves
         self.placed = (
             experts.placed(shape, self.skew, self.ep, self.redundant, hot_together) if shape.moe_layers else ()
         )
@@ -169,11 +188,18 @@ class Hardware:
 
     # --- terms that depend on the number of tokens
     def _matrix(self, outputs: float, inputs: float, tokens: float, width: float, flops: float) -> float:
+        """Seconds of [tokens, inputs] x [inputs, outputs]: the larger of FLOPs and bytes, and what overlaps with neither."""
+        shared, quantised = self.shared, 0.6 < width <= 1.0
         compute = 2.0 * tokens * outputs * inputs / flops
-        moved = outputs * inputs * width + tokens * (outputs + inputs) * 2.0
-        if width <= 1.0 and tokens:
-            moved += tokens * inputs * 3.0  # activations are read and written once more to quantise them
-        return smooth_max(compute, moved / self.bandwidth, self.shared.sharpness) + self.fitted.kernel_us * 1e-6
+        if tokens > THROTTLE_FROM:  # long bursts at full power lower the clock
+            compute *= 1.0 + shared.throttle * math.log2(tokens / THROTTLE_FROM)
+        moved = (outputs * inputs * width + tokens * (outputs + inputs) * 2.0) / self.bandwidth
+        extra = 0.0
+        launch = self.fitted.kernel_us
+        if quantised:
+            extra += tokens * inputs * 3.0 * shared.quantise_moves
+            launch += shared.quantise_us
+        return smooth_max(compute, moved, shared.sharpness) + extra / self.bandwidth + launch * 1e-6
 
     def linear(self, tokens: int) -> float:
         """Seconds of all projections and dense feed-forwards."""
@@ -182,8 +208,11 @@ class Hardware:
         def of(matrices: list[tuple[int, int]]) -> float:
             return sum(self._matrix(n, k, tokens, self.linear_bytes, self.linear_flops) for n, k in matrices)
 
-        dense = shape.layers - shape.moe_layers
-        return shape.layers * of(self.attention) + dense * of(self.dense) + shape.moe_layers * of(self.shared_mlp)
+        total = shape.layers * of(self.attention) + (shape.layers - shape.moe_layers) * of(self.dense)
+        if shape.moe_layers:
+            router = self._matrix(shape.experts, shape.hidden, tokens, 2.0, self.card.tflops_bf16 * 1e12 * self.fitted.flops)
+            total += shape.moe_layers * (of(self.shared_mlp) + router)
+        return total
 
     def moe(self, tokens: int) -> float:
         """Seconds of the experts, on the rank with most to do: each expert pays the larger of its FLOPs and its weights."""
@@ -207,15 +236,21 @@ class Hardware:
 
     def all_reduce(self, tokens: int) -> float:
         """Seconds of communication between ranks: two all-reduces a layer, or tokens gathered to and from experts."""
-        shape, fit, total = self.shape, self.fitted, 0.0
+        shape, fit, shared, total = self.shape, self.fitted, self.shared, 0.0
         if self.tp > 1:
-            spread = 2.0 * ((self.tp - 1) / self.tp) ** self.shared.ring_power
-            size = tokens * shape.hidden * 2.0 * spread
-            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + size / self._link(self.tp))
+            size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
+            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
         if self.gathered > 1:
-            size = tokens * (self.gathered - 1) * shape.hidden * 2.0
-            total += 2 * shape.moe_layers * (fit.all_reduce_us * 1e-6 + size / self._link(self.ep))
+            size = tokens * shape.hidden * 2.0 * (self.gathered - 1) ** shared.gather_power
+            latency = fit.all_reduce_us + shared.gather_rank_us * self.gathered
+            total += 2 * shape.moe_layers * (latency * 1e-6 + self._sent(size, self.ep))
         return total
+
+    def _sent(self, size: float, ranks: int) -> float:
+        """Seconds to move so many bytes: links come near their rate only with large messages."""
+        if not size:
+            return 0.0
+        return size / self._link(ranks) * (size / MESSAGE) ** (self.shared.message_power - 1.0)
 
     def _link(self, ranks: int) -> float:
         """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
@@ -276,7 +311,7 @@ class Hardware:
         per_seq = fit.attention_seq_us * min(1.0, max(1.0, shape.kv_heads / self.tp) / 8)
         if shape.is_mla:
             per_seq = self.shared.mla_seq_us * shape.heads / self.tp / 128
-        floor = shape.layers * (fit.attention_us + self.mla_us + per_seq * seqs) * 1e-6
+        floor = shape.layers * (self.attention_us + per_seq * seqs) * 1e-6
         per_token = self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
         if shape.is_mla:
             flops = 2.0 * shape.heads / self.tp * (2 * shape.kv_lora_rank + shape.qk_rope_head_dim) * shape.layers
@@ -312,7 +347,7 @@ class Hardware:
         compute = pairs_ * self.pair_flops / (attainable * (self.shared.mla_prefill if shape.is_mla else 1.0))
         move = context * self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
         return (
-            compute + move + shape.layers * (fit.attention_us + self.mla_us + self.shared.prefill_attention_us) * 1e-6
+            compute + move + shape.layers * self.prefill_us * 1e-6
         )
 
     # --- whole steps

@@ -113,7 +113,7 @@ def fit(rows: list[Row]) -> Fit:
         lambda r: r.parts["gemm_ms"],
         lambda h, r: (h.linear(r.tokens) + h.head(r.sampled)) * 1e3,
         ("flops", "flops_fp8", "bandwidth", "kernel_us"),
-        ("sharpness",),
+        ("sharpness", "throttle", "quantise_us", "quantise_moves"),
         lambda r: r.parts["gemm_ms"] / r.ms,
     )
     alone = [row for row in plain if row.phase == "decode"]
@@ -134,7 +134,7 @@ def fit(rows: list[Row]) -> Fit:
         lambda r: r.parts["attn_ms"],
         lambda h, r: h.attention_prefill(r.prefill_seqs, r.prefill_tokens, r.prefill_pairs, r.prefill_context) * 1e3,
         ("attention_flops",),
-        ("prefill_attention_us",),
+        ("prefill_attention_us", "attention_moves", "attention_sharpness"),
         share,
     )
     reduced = distinct([row for row in plain if row.parts["comm_ms"] > 0], lambda r: r.tokens)
@@ -144,7 +144,7 @@ def fit(rows: list[Row]) -> Fit:
         lambda r: r.parts["comm_ms"],
         lambda h, r: h.all_reduce(r.tokens) * 1e3,
         ("all_reduce_us", "link"),
-        ("ring_power",),
+        ("ring_power", "gather_power", "gather_rank_us", "message_power"),
         lambda r: r.parts["comm_ms"] / r.ms,
     )
     moe = distinct([row for row in rows if row.parts["moe_ms"] > 0], lambda r: (r.tokens, r.phase))
@@ -176,7 +176,7 @@ def fit(rows: list[Row]) -> Fit:
             lambda r: r.parts["gemm_ms"] + r.parts["attn_ms"] + r.parts["other_ms"],
             rest,
             (),
-            ("mla_us", "mla_prefill", "mla_seq_us"),
+            ("mla_floor", "mla_prefill_us", "mla_prefill", "mla_seq_us"),
             lambda r: 1.0,
         )
     return found

@@ -1,0 +1,180 @@
+"""Under the hood: what is exact, fitted, assumed; errors against silicon; limits. From the committed validation results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from sim.conformance import replay
+from sim.scenario import Scenario
+from ui import charts, controls, frame, state
+from ui.text import percent, seconds, t
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "sim" / "validation.json"
+RECORDED = sorted((ROOT / "tests" / "data" / "oracle").glob("*.json.gz"))
+TABS = ("how", "silicon", "runs", "headlines", "status")
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def results(changed: float) -> dict[str, Any]:
+    """What `python -m sim validate` last wrote, by kind of check; `changed` is when."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def compared() -> list[Any]:
+    """Every recorded run of vLLM's scheduler through the engine of this app, here and now."""
+    return [replay(path) for path in RECORDED]
+
+
+def table(columns: dict[str, list[Any]]) -> None:
+    st.dataframe(columns, hide_index=True, width="stretch")
+
+
+def how() -> None:
+    for status in ("exact", "fitted", "assumed"):
+        st.markdown(f"**{t(f'under_the_hood.{status}')}.** " + t(f"under_the_hood.{status}_text", cases=len(RECORDED)))
+    st.subheader(t("under_the_hood.conformance"), anchor=False)
+    if not RECORDED:
+        st.info(t("under_the_hood.conformance_missing"))
+        return
+    cases = compared()
+    equal = [c for c in cases if not c.difference]
+    word = "all_equal" if len(equal) == len(cases) else "not_all_equal"
+    frame.note(t(f"under_the_hood.{word}", equal=len(equal), cases=len(cases), steps=sum(c.steps for c in cases)))
+    table({
+        t("under_the_hood.col_case"): [c.name for c in cases],
+        t("under_the_hood.col_steps"): [c.steps for c in cases],
+        t("under_the_hood.col_values"): [c.values for c in cases],
+        t("under_the_hood.col_equal"): [c.difference or t("under_the_hood.yes") for c in cases],
+    })
+
+
+def silicon(known: dict[str, Any]) -> None:
+    steps = known.get("steps")
+    if not steps:
+        st.info(t("under_the_hood.no_results"))
+        return
+    by = steps["systems"]  # name -> {median, p90, rows}
+    worst = max(by, key=lambda name: by[name]["median"])
+    told = dict(median=steps["median"], p90=steps["p90"], rows=steps["rows"], systems=len(by), worst=worst, worst_median=by[worst]["median"])
+    frame.note(t("under_the_hood.reveal", **told))
+    sample = steps.get("sample", {})  # {"measured_ms": [...], "predicted_ms": [...], "system": [...]}
+    left, right = frame.columns(2)
+    with left:
+        if sample:
+            scatter(np.array(sample["measured_ms"]), np.array(sample["predicted_ms"]), steps["median"])
+    with right:
+        if sample:
+            error = (np.array(sample["predicted_ms"]) / np.array(sample["measured_ms"]) - 1) * 100
+            edges = np.linspace(-40, 40, 41)
+            share = np.histogram(np.clip(error, -40, 40), edges)[0] / len(error)
+            charts.curve(t("under_the_hood.chart_histogram"), [charts.Line(edges, np.append(share, 0), "prefill", fill=True, steps=True)],
+                         x_start=-40, x_end=40, percent=True, x_title=t("under_the_hood.axis_error"),
+                         alt=t("under_the_hood.alt_histogram", median=steps["median"], p90=steps["p90"]), key="hood_hist")
+    left, right = frame.columns(2)
+    with left:
+        charts.bars(t("under_the_hood.chart_gpus"), list(by), [charts.Part(t("under_the_hood.median"), "prefill", [v["median"] for v in by.values()]),
+                    charts.Part(t("under_the_hood.p90"), "idle", [v["p90"] - v["median"] for v in by.values()])], percent=True,
+                    alt=t("under_the_hood.alt_gpus", worst=worst, worst_median=by[worst]["median"]), key="hood_gpus")
+    with right:
+        table({t("under_the_hood.knob_gpu"): list(by), t("under_the_hood.median"): [percent(v["median"]) for v in by.values()],
+               t("under_the_hood.p90"): [percent(v["p90"]) for v in by.values()]})
+    if held := steps.get("held_back"):
+        st.markdown(t("under_the_hood.held_back", median=held["median"], p90=held["p90"], rows=held["rows"]))
+
+
+def scatter(measured: Any, predicted: Any, median: float) -> None:
+    colours, scale = charts.COLOURS[frame.theme()], frame.scale()
+    low, high = float(min(measured.min(), predicted.min())), float(max(measured.max(), predicted.max()))
+    axis = {"type": "log", "dtick": 1, "gridcolor": colours["grid"], "zeroline": False, "tickfont": {"size": 13 * scale}}
+    charts.draw({
+        "data": [
+            {"type": "scatter", "mode": "lines", "x": [low, high], "y": [low, high], "line": {"color": colours["soft"], "dash": "6px,4px"}},
+            {"type": "scatter", "mode": "markers", "x": measured.astype(np.float32), "y": predicted.astype(np.float32),
+             "marker": {"size": 4, "opacity": 0.5, "color": colours["prefill"]}, "hoverinfo": "x+y"},
+        ],
+        "layout": {
+            "height": charts.HEIGHT, "showlegend": False, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": charts.FONT, "size": 13 * scale, "color": colours["ink"]}, "margin": {"l": 52, "r": 12, "t": 36, "b": 44},
+            "title": {"text": t("under_the_hood.chart_scatter"), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 4, "l": 2},
+                      "font": {"size": 15 * scale, "color": colours["ink"]}},
+            "xaxis": {**axis, "title": {"text": t("under_the_hood.axis_measured")}}, "yaxis": axis,
+        },
+    }, t("under_the_hood.alt_scatter", n=len(measured), median=median), "hood_scatter")
+
+
+def runs(known: dict[str, Any]) -> None:
+    found = known.get("runs")
+    if not found:
+        st.info(t("under_the_hood.no_results"))
+        return
+    st.caption(t("under_the_hood.runs_lead"))
+    for name, run in found.items():  # name -> {"curves": {metric: {"real", "simulated"}}, "metrics": [{name, real, simulated}]}
+        st.markdown(f"**{name}**")
+        places = frame.columns(2)
+        for place, (metric, curve) in zip(places, list(run.get("curves", {}).items())[:2], strict=False):
+            share = np.linspace(0, 1, len(curve["real"]))
+            ours = np.linspace(0, 1, len(curve["simulated"]))
+            with place:
+                charts.curve(
+                    t("under_the_hood.chart_run", metric=metric.upper()),
+                    [charts.Line(np.sort(curve["real"]), share, "idle", t("under_the_hood.real"), dotted=True),
+                     charts.Line(np.sort(curve["simulated"]), ours, "decode", t("under_the_hood.simulated"))],
+                    x_title="s", percent=True, y_end=1.0, key=f"hood_{name}_{metric}",
+                    alt=t("under_the_hood.alt_run", metric=metric.upper(), real=seconds(float(np.median(curve["real"]))),
+                          simulated=seconds(float(np.median(curve["simulated"])))),
+                )
+        rows = run.get("metrics", [])
+        table({t("under_the_hood.col_metric"): [r["name"] for r in rows], t("under_the_hood.col_real"): [seconds(r["real"]) for r in rows],
+               t("under_the_hood.col_sim"): [seconds(r["simulated"]) for r in rows],
+               t("under_the_hood.col_off"): [f"{r['simulated'] / r['real'] - 1:+.1%}" if r["real"] else "–" for r in rows]})
+    if served := known.get("served"):
+        st.markdown(t("under_the_hood.served", tpot=served["tpot_median"], ttft=served["ttft_median"], rows=served["rows"]))
+
+
+def headlines(known: dict[str, Any]) -> None:
+    found = known.get("headlines")
+    if not found:
+        st.info(t("under_the_hood.no_results"))
+        return
+    frame.note(t("under_the_hood.headlines_lead", holds=sum(h["verdict"] == "holds" for h in found), total=len(found)))
+    table({t("under_the_hood.col_id"): [h["id"] for h in found], t("under_the_hood.col_figure"): [h["what"] for h in found],
+           t("under_the_hood.col_published"): [str(h.get("published", "")) for h in found],
+           t("under_the_hood.col_result"): [str(h.get("ours", "")) for h in found],
+           t("under_the_hood.col_verdict"): [t(f"under_the_hood.verdict_{h['verdict']}") for h in found]})
+
+
+def status() -> None:
+    for one in ("today", "history", "what if"):
+        st.markdown(f"{frame.badge(one)} {t('under_the_hood.status_' + one.replace(' ', '') + '_text')}")
+    st.subheader(t("under_the_hood.lesson_differs"), anchor=False)
+    topics = ("swap", "victim", "metric", "tp")
+    st.table({t("under_the_hood.col_lesson"): [t(f"under_the_hood.differs_{x}") for x in topics],
+              t("under_the_hood.col_now"): [t(f"under_the_hood.differs_{x}_now") for x in topics]})
+    st.subheader(t("under_the_hood.limits"), anchor=False)
+    st.markdown("\n".join(f"- {t(f'under_the_hood.limit_{i}')}" for i in range(1, 5)))
+
+
+frame.page("hood")
+state.load(Scenario(), extra={"part": TABS[0]})
+state.notices()
+frame.lead(t("under_the_hood.lead"))
+part = controls.extra_choice("part", TABS, words=lambda x: t(f"under_the_hood.tab_{x}"))
+known = results(RESULTS.stat().st_mtime) if RESULTS.exists() else {}
+if part == "how":
+    how()
+elif part == "status":
+    status()
+else:
+    {"silicon": silicon, "runs": runs, "headlines": headlines}[part](known)
+    if known.get("date"):
+        st.caption(t("under_the_hood.dated", date=known["date"]))
+st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t('under_the_hood.takeaway')}")
+state.publish()

@@ -43,8 +43,8 @@ def choice(name: str, options: Sequence[str] | None = None, *, label: str = "") 
         options.append(value)
     key = _prepare(name, value)
     st.segmented_control(
-        label or _label(name), options, format_func=lambda o: option(name, o), key=key, help=help_text(name),
-        required=True, on_change=_commit, args=(name, key),
+        label or _label(name), options, format_func={o: option(name, o) for o in options}.__getitem__, key=key,
+        help=help_text(name), required=True, on_change=_commit, args=(name, key),
     )
 
 
@@ -56,8 +56,8 @@ def pick(name: str, options: Sequence[str] | None = None, *, label: str = "", wo
         options.append(value)
     key = _prepare(name, value)
     st.selectbox(
-        label or _label(name), options, format_func=words or (lambda o: option(name, o)), key=key, help=help_text(name),
-        on_change=_commit, args=(name, key), filter_mode=None if len(options) < 10 else "contains",
+        label or _label(name), options, format_func={o: words(o) if words else option(name, o) for o in options}.__getitem__,
+        key=key, help=help_text(name), on_change=_commit, args=(name, key), filter_mode=None if len(options) < 10 else "contains",
     )
 
 
@@ -91,7 +91,8 @@ def extra_choice(
     key = _prepare(name, value)
     kind = st.pills if pills else st.segmented_control
     kind(
-        label or title or name, list(options), format_func=words or str, key=key, required=True,
+        label or title or name, list(options), format_func={o: (words or str)(o) for o in options}.__getitem__,
+        key=key, required=True,
         label_visibility="visible" if label else "collapsed", on_change=_commit, args=(name, key),
     )
     return value

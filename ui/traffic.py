@@ -42,7 +42,7 @@ def presets() -> None:
         return
     st.selectbox(
         t("playground.preset"), list(found), index=None, placeholder=t("playground.preset_hint"), key="preset",
-        format_func=lambda name: _preset_title(found, name), on_change=_take_preset,
+        format_func={name: _preset_title(found, name) for name in found}.__getitem__, on_change=_take_preset,
     )
 
 

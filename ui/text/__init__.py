@@ -29,7 +29,7 @@ def language() -> str:
     return _current.get()
 
 
-def t(key: str, **numbers: Any) -> str:
+def t(key: str, /, **numbers: Any) -> str:
     """The text of this key in the visitor's language. Raises KeyError if there is none: texts are complete or wrong."""
     text = texts(_current.get())[key]
     return text.format(**numbers) if numbers else text

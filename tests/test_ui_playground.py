@@ -1,0 +1,182 @@
+"""The playground without a browser: what a visitor can do to it, and what the address says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sim import link
+from sim.engine import simulate
+from sim.scenario import Scenario
+from ui import charts, exports, narration, series, state, text
+
+ROOT = Path(__file__).parent.parent
+
+
+def visit(**query: str) -> AppTest:
+    at = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    at.switch_page("pages/8_playground.py")
+    for key, value in query.items():
+        at.query_params[key] = value
+    return at.run()
+
+
+def knob(at: AppTest, name: str):
+    return at.select_slider(key=f"w_playground_{name}")
+
+
+def address(at: AppTest) -> dict[str, str]:
+    return {k: v[0] if isinstance(v, list) else v for k, v in at.query_params.items()}
+
+
+def tiles(at: AppTest) -> str:
+    return next(block.body for block in at.get("html") if "if-tiles" in block.body)
+
+
+def test_an_untouched_page_keeps_a_bare_address() -> None:
+    at = visit()
+    assert not at.exception and not address(at)
+
+
+def test_a_change_is_in_the_address_with_its_baseline() -> None:
+    at = visit()
+    knob(at, "max_num_seqs").set_value(256).run()
+    assert not at.exception
+    assert address(at)["ms"] == "256" and address(at)["a.ms"] == "64"
+
+
+def test_a_link_shows_the_same_figures_in_a_fresh_session() -> None:
+    at = visit()
+    knob(at, "max_num_seqs").set_value(256).run()
+    knob(at, "request_rate").set_value(20.0).run()
+    assert tiles(visit(**address(at))) == tiles(at)
+
+
+def test_going_back_undoes() -> None:
+    at = visit()
+    knob(at, "max_num_seqs").set_value(256).run()
+    before = address(at)
+    knob(at, "max_num_seqs").set_value(128).run()
+    at.query_params.clear()
+    for key, value in before.items():
+        at.query_params[key] = value
+    at.run()
+    assert knob(at, "max_num_seqs").value == 256
+
+
+def test_a_contradiction_is_explained_and_repaired_by_one_click() -> None:
+    at = visit(v="1", ms="512", mt="512")
+    knob(at, "max_num_seqs").set_value(1024).run()
+    assert not at.exception and "max_num_batched_tokens" in at.warning[0].value
+    assert knob(at, "max_num_seqs").value == 512
+    next(b for b in at.button if "max_num_batched_tokens" in b.label).click().run()
+    assert not at.warning and (address(at)["ms"], address(at)["mt"]) == ("1024", "1024")
+
+
+def test_a_model_that_does_not_fit_is_explained_with_a_repair() -> None:
+    at = visit(v="1", mo="Llama-3.1-70B")
+    assert not at.exception and "GiB" in at.warning[0].value
+    next(b for b in at.button if "tensor_parallel_size" in b.label).click().run()
+    assert not at.exception and not at.warning
+
+
+def test_odd_links_are_shown_and_explained() -> None:
+    at = visit(v="9", ms="abc", mt="-5", zz="1")
+    assert not at.exception and len(at.info) >= 4
+
+
+def test_the_page_speaks_chinese_and_the_link_keeps_it() -> None:
+    at = visit(lang="zh")
+    assert "实验台" in at.title[0].value
+    knob(at, "max_num_seqs").set_value(256).run()
+    assert address(at)["lang"] == "zh" and not at.exception
+
+
+def test_the_azure_slice_is_replayed() -> None:
+    at = visit(v="1", ar="trace", tr="azure2023_conv", du="60", rs="4", ms="128")
+    assert not at.exception and "if-tiles" in tiles(at)
+
+
+@pytest.mark.parametrize("group", ["traffic", "hardware", "scheduler", "what_if"])
+def test_every_drawer_opens(group: str) -> None:
+    at = visit()
+    at.session_state[f"group_{group}"] = True
+    at.run()
+    assert not at.exception
+
+
+def test_pinning_makes_the_present_the_baseline() -> None:
+    at = visit()
+    knob(at, "max_num_seqs").set_value(256).run()
+    next(b for b in at.button if b.label == "Pin as A").click().run()
+    assert not [k for k in address(at) if k.startswith("a.")] and not at.exception
+
+
+# --- what the parts promise
+
+
+@pytest.fixture(scope="module")
+def starved():
+    return simulate(Scenario(max_num_seqs=128, num_gpu_blocks_override=2100, duration_s=10.0))
+
+
+def test_thinning_keeps_every_peak() -> None:
+    x = np.arange(100_000.0)
+    y = np.zeros(100_000)
+    y[54_321] = 7.0
+    _, thin = charts.bucket(x, y)
+    assert thin.max() == 7.0 and len(thin) <= 2 * charts.POINTS + 3
+
+
+def test_every_picture_is_a_valid_figure(starved, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(charts, "draw", lambda figure, alt, key=None: drawn.append((go.Figure(**figure), alt)))
+    lines = [charts.Line(*series.waiting(starved), "waiting", "B", fill=True), charts.Line([0, 1], [2, 3], "idle", "A", True)]
+    charts.timeline("queue", lines, limits=[("limit", 5)], events=[(1.0, "full")])
+    charts.stacked("bands", [charts.Line([0, 1, 2], [1, 2, 3], "kv", "a"), charts.Line([0, 1, 2], [1, 1, 1], "decode", "b")])
+    charts.bars("bars", ["A", "B"], [charts.Part("p", "prefill", [1, 2]), charts.Part("q", "waiting", [2, 0])], words=str)
+    charts.bars("bars", ["A", "B"], [charts.Part("p", "prefill", [1, 2])], horizontal=True)
+    charts.histogram("spread", [charts.Sample(np.random.default_rng(1).random(100), "decode", "B")])
+    charts.curve("curve", lines[1:], log_x=True, log_y=True, marks=[(1, 2, "now")])
+    charts.heatmap("map", [1, 2], [3, 4], [[1, 2], [3, np.nan]], mark=(1, 3))
+    assert len(drawn) == 7 and all(alt for _, alt in drawn)
+
+
+def test_windows_of_utilisation_add_up_to_the_run(starved) -> None:
+    summary = starved.summary()
+    for kind in ("compute", "bandwidth", "busy"):
+        _, y = series.utilisation(starved, kind)
+        assert y.mean() == pytest.approx(getattr(summary, f"gpu_{kind}"), rel=0.02)
+
+
+def test_ttft_splits_into_queue_and_prefill(starved) -> None:
+    queue, prefill = series.ttft_split(starved, 0.5)
+    assert queue + prefill == pytest.approx(starved.summary().ttft_p50, rel=0.15)
+
+
+def test_downloads_hold_every_step_and_request(starved) -> None:
+    assert exports.ticks_csv(starved).count("\n") == len(starved.ticks) + 1
+    assert exports.requests_csv(starved).count("\n") == len(starved.requests) + 1
+    assert '"max_num_seqs": 128' in exports.scenario_json(starved)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_sentence_says_what_was_changed_and_that_preemption_began(starved, language: str) -> None:
+    text.use(language)
+    calm = simulate(Scenario(max_num_seqs=16, num_gpu_blocks_override=2100, duration_s=10.0))
+    said = narration.changed(starved.summary(), calm.summary(), starved.scenario, calm.scenario)
+    text.use("en")
+    assert "max_num_seqs 16 → 128" in said and str(starved.summary().preempted_requests) in said
+    assert narration.changed(calm.summary(), calm.summary(), calm.scenario, calm.scenario) == ""
+
+
+def test_an_address_names_only_what_the_baseline_has_different() -> None:
+    b = Scenario(max_num_seqs=128)
+    held = state.State(b, {"u": "compute"}, b, b.but(seed=9), {"u": "busy"})
+    written = state.address(held)
+    assert {k: v for k, v in written.items() if k.startswith("a.")} == {"a.sd": "9"}
+    assert written["u"] == "busy" and link.decode({k: v for k, v in written.items() if k in link.encode(b)})[0] == b

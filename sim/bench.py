@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from statistics import median
 from time import process_time
 from typing import Any
@@ -48,16 +49,20 @@ def measure(rounds: int, naive: bool, report: Callable[[str], None]) -> list[dic
             run = simulate(scenario, requests, step_time=step_time, num_gpu_blocks=blocks)
             ours.append(process_time() - begun)
             if naive and (i == 0 or (len(requests) < 10_000 and i < 3)):
-                from tests import reference_scheduler
-
+                reference_scheduler = import_module("tests.reference_scheduler")
                 begun = process_time()
                 reference_scheduler.simulate(scenario, requests, step_time=step_time, num_gpu_blocks=blocks)
                 theirs.append(process_time() - begun)
         ticks = len(run.ticks.start)
         row: dict[str, Any] = {
-            "workload": name, "requests": len(requests), "ticks": ticks, "preemptions": int(run.preemptions.sum()),
-            "ms": median(ours) * 1e3, "us_per_tick": median(ours) / ticks * 1e6,
-            "naive_ms": median(theirs) * 1e3 if theirs else None, "ratio": median(theirs) / median(ours) if theirs else None,
+            "workload": name,
+            "requests": len(requests),
+            "ticks": ticks,
+            "preemptions": int(run.preemptions.sum()),
+            "ms": median(ours) * 1e3,
+            "us_per_tick": median(ours) / ticks * 1e6,
+            "naive_ms": median(theirs) * 1e3 if theirs else None,
+            "ratio": median(theirs) / median(ours) if theirs else None,
         }
         rows.append(row)
         report(_line(row))
@@ -76,7 +81,8 @@ def measure_sweep() -> dict[str, Any]:
     """64 runs of workload 1 over both budgets, CPU time in s."""
     grid = [
         _BASE.but(max_num_seqs=seqs, max_num_batched_tokens=tokens)
-        for seqs in (16, 32, 64, 96, 128, 192, 256, 512) for tokens in (512, 1024, 2048, 3072, 4096, 6144, 8192, 16_384)
+        for seqs in (16, 32, 64, 96, 128, 192, 256, 512)
+        for tokens in (512, 1024, 2048, 3072, 4096, 6144, 8192, 16_384)
     ]
     begun = process_time()
     done = list(sweep.sweep(grid))
@@ -101,8 +107,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(measure(args.rounds, args.naive, lambda line: None)))
         return 0
-    print(f"{'workload':<26} {'requests':>8} {'ticks':>7} {'preem.':>6} {'ms':>8} {'us/tick':>8} {'naive ms':>10} {'ratio':>7}")
-    rows = {row["workload"][:2].strip(): row for row in measure(args.rounds, args.naive, lambda line: print(line, flush=True))}
+    print(
+        f"{'workload':<26} {'requests':>8} {'ticks':>7} {'preem.':>6} {'ms':>8} {'us/tick':>8} {'naive ms':>10} {'ratio':>7}"
+    )
+    rows = {
+        row["workload"][:2].strip(): row
+        for row in measure(args.rounds, args.naive, lambda line: print(line, flush=True))
+    }
     print(f"us/tick, 20,000 requests against 2,000: {rows['5']['us_per_tick'] / rows['5a']['us_per_tick']:.2f}")
     print(f"prefix caching against none: {rows['6']['ms'] / rows['1']['ms']:.2f}")
     sys.stdout.flush()

@@ -1,7 +1,6 @@
 """Two budgets: max_num_seqs and max_num_batched_tokens, what each one starves, and long prompts. Lesson 2.3.3, 2.3.6.4."""
 
 import numpy as np
-import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
@@ -85,7 +84,7 @@ def draw_queue(flow: Flow) -> None:
                      charts.Part(t("two_budgets.part_prefill"), "prefill", [p for _, p in split])],
                     height=300, words=seconds, alt=t(f"{said}_split", **words))
     lesson.end(flow, explain=t("two_budgets.queue_explain" if a is not b else "two_budgets.queue_explain_same", **words)
-               + "\n\n" + lesson.says(t("two_budgets.queue_honest", **words)))
+               + "\n\n" + lesson.says(t("two_budgets.queue_honest", **words)), run=b)
 
 
 def draw_tokens(flow: Flow) -> None:
@@ -118,7 +117,7 @@ def draw_tokens(flow: Flow) -> None:
             lesson.covered(300)
         with right:
             lesson.covered(300)
-    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words))
+    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b)
 
 
 REMEDIES = {

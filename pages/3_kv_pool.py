@@ -122,14 +122,14 @@ def draw_match(flow: Flow) -> None:
     with left:
         controls.knob("max_num_seqs", SEATS)
     with right:
-        controls.knob("num_gpu_blocks_override", [4000, 6000, 8000, 10_000, 12_000, 16_000])
+        controls.knob("num_gpu_blocks_override", [8000, 12_000, 20_000, 24_000, 28_000, 32_257])
     b, a = state.runs(flow.s)
     four(flow, b, a)
     sb, sa = b.summary(), a.summary()
     lesson.end(flow, explain=t(
         "kv_pool.match_explain", **ab(b, a), p99change=change(sb.e2e_p99, sa.e2e_p99), qpschange=change(sb.qps, sa.qps),
         seats=b.scenario.max_num_seqs, seats_a=a.scenario.max_num_seqs,
-    ))
+    ), run=b)
 
 
 def draw_signs(flow: Flow) -> None:
@@ -147,7 +147,7 @@ def draw_signs(flow: Flow) -> None:
     lesson.end(flow, explain=t(
         "kv_pool.signs_explain_same" if same else "kv_pool.signs_explain", **ab(b, a),
         p99change=change(sb.e2e_p99, sa.e2e_p99),
-    ) + "\n\n" + lesson.says(t("kv_pool.signs_honest")))
+    ) + "\n\n" + lesson.says(t("kv_pool.signs_honest")), run=b)
 
 
 def draw_mode(flow: Flow) -> None:
@@ -179,7 +179,7 @@ def draw_mode(flow: Flow) -> None:
             )
     words = {**{f"{k}_r": v for k, v in figures(recompute).items()}, **figures(now), "link": f"{swap.pcie_gb_s:g}",
              "p99_c": seconds(cautious.summary().e2e_p99)}
-    lesson.end(flow, explain=t("kv_pool.mode_explain", **words) + "\n\n" + lesson.says(t("kv_pool.mode_honest")))
+    lesson.end(flow, explain=t("kv_pool.mode_explain", **words) + "\n\n" + lesson.says(t("kv_pool.mode_honest")), run=now)
 
 
 def draw_victim(flow: Flow) -> None:
@@ -212,7 +212,7 @@ def draw_thrash(flow: Flow) -> None:
         controls.knob("max_num_seqs", [8, 16, 32, 64, 128])
     b, a = state.runs(flow.s)
     four(flow, b, a)
-    lesson.end(flow, explain=t("kv_pool.thrash_explain", **ab(b, a)))
+    lesson.end(flow, explain=t("kv_pool.thrash_explain", **ab(b, a)), run=b)
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:

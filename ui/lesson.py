@@ -20,7 +20,9 @@ from typing import Any
 
 import streamlit as st
 
-from sim.scenario import Scenario
+from sim.advice import Figures, advise, changes
+from sim.results import Run
+from sim.scenario import Scenario, SimError
 from ui import frame, state
 from ui.text import t
 
@@ -143,8 +145,11 @@ def begin(
     return flow
 
 
-def end(flow: Flow, *, explain: str = "", more: Callable[[], None] | None = None) -> None:
-    """Under the picture, once revealed: what happened, in this run's numbers; then the takeaway and `more` to try."""
+def end(flow: Flow, *, explain: str = "", run: Run | None = None) -> None:
+    """Under the picture, once revealed: what happened, in this run's numbers; then the takeaway.
+
+    run: what `sim.advice` is asked about, for one thing to try next.
+    """
     if not flow.revealed:
         return
     if explain:
@@ -152,8 +157,38 @@ def end(flow: Flow, *, explain: str = "", more: Callable[[], None] | None = None
     if flow.step == "next":
         with st.container(border=True):
             st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{flow.page}.{flow.name}_takeaway')}")
-            if more:
-                more()
+            if run is not None:
+                _try_next(run)
+
+
+def _try_next(run: Run) -> None:
+    """The advice for this run, and a button that follows it where it names a change."""
+    advice = advise(Figures.of(run))
+    if not advice or advice[0].healthy:
+        return
+    first = advice[0]
+    words = t(f"advice.{first.action_key}").format_map(Blanks(first.params))
+    try:
+        wanted = changes(first, run.scenario)
+    except SimError:
+        wanted = {}
+    st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
+    if wanted:
+        label = ", ".join(f"{state.label(k)} = {v:,}" if isinstance(v, int) else f"{state.label(k)} = {v}"
+                          for k, v in wanted.items())
+        st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
+
+
+class Blanks(dict[str, Any]):
+    """Numbers for a text; what is not known reads as a question mark."""
+
+    def __missing__(self, key: str) -> Any:
+        return _Unknown()
+
+
+class _Unknown:
+    def __format__(self, spec: str) -> str:
+        return "?"
 
 
 def covered(height: int = 260) -> None:

@@ -1,0 +1,116 @@
+"""Every page in a real Chromium: both languages, both themes, wide and narrow; and the lessons by PageDown alone."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parent.parent.parent
+ARTIFACTS = ROOT / "artifacts"
+PAGES = ["", *sorted(p.stem.split("_", 1)[1] for p in (ROOT / "pages").glob("*.py"))]
+LESSONS = {"": 3, "be_the_scheduler": 4, "two_budgets": 3, "kv_pool": 6}
+LOOKS = [("en", "light", 1280, 720), ("zh", "dark", 1280, 720), ("zh", "light", 390, 844), ("en", "dark", 390, 844)]
+
+pytestmark = pytest.mark.browser
+
+
+def settle(page: Page) -> None:
+    """Until the script has run and everything is drawn."""
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]', timeout=60_000)
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=30_000)
+    page.wait_for_load_state("networkidle")
+
+
+def watch(page: Page) -> list[str]:
+    """What goes wrong on this page from now on. Streamlit probes for its server below a deep link first: not an error."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("console", lambda message: found.append(message.text) if message.type == "error"
+            and "Failed to load resource" not in message.text else None)
+    page.on("response", lambda answer: found.append(f"{answer.status} {answer.url}")
+            if answer.status >= 400 and "/_stcore/" not in answer.url else None)
+    return found
+
+
+def flaws(page: Page) -> list[str]:
+    """What must not be on any page."""
+    return page.evaluate("""() => {
+      const found = [], main = document.querySelector('[data-testid=stMain]')
+      if (main.scrollWidth > main.clientWidth + 1) found.push('overflow ' + main.scrollWidth + ' > ' + main.clientWidth)
+      if (document.querySelector('[data-testid=stException]')) found.push('exception on the page')
+      for (const chart of document.querySelectorAll('[data-testid=stPlotlyChart]')) {
+        const named = chart.matches('[aria-label]') ? chart : chart.querySelector('[aria-label]')
+        if (!named || !named.getAttribute('aria-label').trim()) found.push('chart without alt')
+      }
+      const canvases = (root) => [...root.querySelectorAll('*')].flatMap((e) =>
+        [...(e.matches('canvas[role=img]') ? [e] : []), ...(e.shadowRoot ? canvases(e.shadowRoot) : [])])
+      for (const c of canvases(document)) if (!c.getAttribute('aria-label')) found.push('canvas without alt')
+      return found
+    }""")
+
+
+@pytest.mark.parametrize(("language", "scheme", "width", "height"), LOOKS)
+def test_every_page_opens_whole(browser: Browser, server: str, language: str, scheme: str, width: int, height: int) -> None:
+    ARTIFACTS.mkdir(exist_ok=True)
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+    wrong = {}
+    for name in PAGES:
+        page = context.new_page()
+        errors = watch(page)
+        page.goto(f"{server}/{name}?lang={language}")
+        settle(page)
+        page.screenshot(path=str(ARTIFACTS / f"{name or 'start'}-{language}-{scheme}-{width}.png"))
+        if found := errors + flaws(page):
+            wrong[name or "start"] = found
+        page.close()
+    context.close()
+    assert not wrong
+
+
+def test_page_down_alone_walks_every_lesson(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    page = context.new_page()
+    errors = watch(page)
+    page.goto(f"{server}/?lang=en")
+    settle(page)
+    for (name, scenes), following in itertools.zip_longest(LESSONS.items(), list(LESSONS)[1:]):
+        for scene, step in itertools.product(range(scenes), ("lock", "reveal", "next", "on")):
+            before = page.url
+            page.keyboard.press("PageDown")
+            page.wait_for_function("before => location.href !== before", arg=before, timeout=30_000)
+            settle(page)
+            if step == "reveal":
+                page.screenshot(path=str(ARTIFACTS / f"{name or 'start'}-scene{scene + 1}.png"))
+            if step != "on":
+                assert f".{step}" in page.url
+            assert not flaws(page)
+        if following:
+            assert f"/{following}" in page.url
+    context.close()
+    assert not errors
+
+
+def test_the_timeline_plays_steps_and_scrubs_by_keyboard_without_a_rerun(browser: Browser, server: str) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{server}/?lang=en&p=eight.reveal")
+    settle(page)
+    player, clock = page.locator(".player"), page.locator(".clock")
+    frames: list[object] = []
+    page.on("websocket", lambda socket: socket.on("framesent", frames.append))
+    end = clock.inner_text()
+    player.focus()
+    page.keyboard.press("Home")
+    assert clock.inner_text().startswith("0")
+    page.keyboard.press("ArrowRight")
+    first = clock.inner_text()
+    assert first not in (end, "0.0 s") or first == "0.0 s"
+    page.keyboard.press(" ")
+    page.wait_for_function("t => document.querySelector('.player') === null || true", arg=0)
+    page.keyboard.press("End")
+    assert clock.inner_text() == end
+    assert not frames
+    context.close()

@@ -1,0 +1,239 @@
+"""The lessons of app.py and pages 1 to 3: the flow, and every claim of their texts, by running the preset behind it."""
+
+import sys
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sim.engine import simulate
+from sim.memory import plan
+from ui import gantt, series
+from ui.text import texts
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    "app.py": ("start", ("eight", "stream", "few")),
+    "pages/1_be_the_scheduler.py": ("be_the_scheduler", ("budget", "seats", "pool", "return")),
+    "pages/2_two_budgets.py": ("two_budgets", ("queue", "tokens", "starve")),
+    "pages/3_kv_pool.py": ("kv_pool", ("pool", "match", "signs", "mode", "victim", "thrash")),
+}
+
+
+def names(path):
+    """What a page defines above its first call of frame.page: its scenarios and pure functions."""
+    source = (ROOT / path).read_text(encoding="utf-8").split("\nframe.page(")[0]
+    spec = util.spec_from_loader(Path(path).stem, loader=None)
+    module = util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
+
+
+def visit(path, **query):
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    if path != "app.py":
+        page.switch_page(path)
+    for name, value in query.items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception, page.exception[0].message
+    return page
+
+
+def at(page):
+    """Where in the lesson the address says we are."""
+    value = page.query_params.get("p", "eight.ask")
+    return value if isinstance(value, str) else value[0]
+
+
+def said(page):
+    return "\n".join(m.value for m in page.markdown)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("path", "scene"), [(p, s) for p, (_, scenes) in PAGES.items() for s in scenes])
+def test_every_scene_opens_by_link_at_each_step_and_tells_its_takeaway_at_the_end_only(path, scene, language):
+    takeaway = texts(language)[f"{PAGES[path][0]}.{scene}_takeaway"]
+    for step in ("ask", "lock", "reveal"):
+        assert takeaway not in said(visit(path, p=f"{scene}.{step}", lang=language))
+    assert takeaway in said(visit(path, p=f"{scene}.next", lang=language))
+
+
+def test_the_primary_button_walks_ask_lock_reveal_next_and_on_to_the_next_scene_and_page():
+    page = visit("app.py", lang="en")
+    seen = []
+    for _ in range(12):
+        seen.append(at(page))
+        page.button(key="lesson_primary").click().run()
+        assert not page.exception
+    assert seen[:5] == ["eight.ask", "eight.lock", "eight.reveal", "eight.next", "stream.ask"]
+    assert seen[11] == "few.next"
+    assert page.title[0].value == "1 · Be the scheduler"
+
+
+def test_a_prediction_is_kept_through_the_reveal_and_never_travels_in_the_link():
+    page = visit("pages/2_two_budgets.py", p="queue.ask", lang="en")
+    page.button_group(key="lesson_answer_two_budgets_queue").set_value("seats").run()
+    page.button(key="lesson_primary").click().run()
+    assert "You said: **raise max_num_seqs**" in said(page)
+    assert not any("seats" in str(v) for v in page.query_params.values())
+    page.button(key="lesson_primary").click().run()
+    assert "You said: **raise max_num_seqs**" in said(page)
+
+
+def test_a_knob_moved_after_the_reveal_keeps_the_step_and_changes_the_numbers():
+    page = visit("pages/2_two_budgets.py", p="queue.reveal", lang="en")
+    before = said(page)
+    page.select_slider(key="w_budgets_max_num_seqs").set_value(128).run()
+    assert at(page) == "queue.reveal"
+    assert said(page) != before
+
+
+# --- app.py
+
+
+def test_the_eight_the_last_short_answer_comes_more_than_four_times_sooner_and_the_long_one_loses_nothing():
+    app = names("app.py")
+    static, continuous = app.eight(app.EIGHT.but(batching="static")), app.eight(app.EIGHT)
+    assert app.last_short(static) > 4 * app.last_short(continuous)
+    assert continuous.finish[7] == pytest.approx(static.finish[7], rel=0.05)
+    assert gantt.spoken(static)[1][0] < 0.1 * static.finish[0]  # the seven were done long before they went home
+    same = [app.last_short(app.eight(app.EIGHT.but(batching=b, output_tokens=100))) for b in ("static", "continuous")]
+    assert same[0] == pytest.approx(same[1], rel=0.1)
+
+
+def test_a_stream_p99_falls_to_a_quarter_while_static_seats_idle_beside_a_queue():
+    app = names("app.py")
+    continuous, static = (simulate(s) for s in app.pair(app.STREAM))
+    assert app.e2e(continuous)[-6:].mean() < app.e2e(static)[-6:].mean() / 2
+    assert continuous.summary().e2e_p99 <= static.summary().e2e_p99 / 3.5
+    assert app.at_work(static) < 0.5 * app.STREAM.max_num_seqs
+    assert static.summary().waiting_max > 10
+
+
+def test_one_user_gains_nothing_and_pays_the_fixed_cost_alone():
+    app = names("app.py")
+    continuous, static = (simulate(s) for s in app.pair(app.FEW))
+    assert continuous.summary().qps == pytest.approx(static.summary().qps, rel=0.02)
+    crowd = simulate(app.FEW.but(num_clients=64))
+    alone, many = (sum(app.step_terms(r).values()) for r in (continuous, crowd))
+    assert many < 2 * alone  # sixty-four sequences in hardly more than the time of one
+
+
+# --- page 1
+
+
+def test_the_dozen_meets_every_rule_the_page_teaches():
+    page = names("pages/1_be_the_scheduler.py")
+    moments = page.record(page.DOZEN, page.Requests.of(
+        np.array(page.ARRIVAL), np.array(page.PROMPT), np.array(page.OUTPUT)))
+    reasons = {row.reason for m in moments for row in m.rows}
+    assert {"decode", "prompt_end", "admitted", "admitted_part", "victim", "resumed", "after_preemption", "no_seat",
+            "no_blocks", "no_budget", "behind"} <= reasons
+    for m in moments:
+        assert m.given <= page.DOZEN.max_num_batched_tokens
+        assert m.seated <= page.DOZEN.max_num_seqs
+        assert len(m.owners_after) <= m.usable
+        assert not (m.preempted and m.admitted)  # who throws out lets nobody in
+        for victim in m.preempted:
+            assert victim == [row.request for row in m.rows if row.seated][-1]
+
+
+def test_the_block_grid_agrees_with_the_engine_in_every_step():
+    page = names("pages/1_be_the_scheduler.py")
+    requests = page.Requests.of(np.array(page.ARRIVAL), np.array(page.PROMPT), np.array(page.OUTPUT))
+    free = []
+    simulate(page.DOZEN, requests, observer=lambda step: free.append(step.free))
+    moments = page.record(page.DOZEN, requests)
+    assert [m.usable - len(m.owners_after) for m in moments] == free
+
+
+# --- page 2
+
+
+def test_a_queue_beside_an_idle_gpu_goes_away_with_more_seats():
+    page = names("pages/2_two_budgets.py")
+    a, b = simulate(page.QUEUE).summary(), simulate(page.QUEUE.but(max_num_seqs=256)).summary()
+    assert a.waiting_max > 200 and a.gpu_compute < 0.55 and a.gpu_busy > 0.95
+    assert b.qps > 1.25 * a.qps and b.waiting_max < 0.1 * a.waiting_max and b.gpu_compute > a.gpu_compute
+    assert b.itl_p99 > a.itl_p99
+    tokens = simulate(page.QUEUE.but(max_num_batched_tokens=16_384)).summary()
+    assert tokens.qps < 1.1 * a.qps  # the other budget was not the wall
+
+
+def test_a_small_token_budget_favours_itl_and_a_large_one_ttft():
+    page = names("pages/2_two_budgets.py")
+    small, large = (simulate(page.TOKENS.but(max_num_batched_tokens=n)).summary() for n in (2048, 16_384))
+    assert large.ttft_p50 < 0.9 * small.ttft_p50
+    assert large.itl_p99 > 1.8 * small.itl_p99
+
+
+def test_each_remedy_against_a_long_prompt_does_what_the_text_says():
+    page = names("pages/2_two_budgets.py")
+    requests = page.starving(page.STARVE)
+    found = {k: page.short_figures(simulate(page.STARVE.but(**v), requests)) for k, v in page.REMEDIES.items()}
+    ttft, pause = ({k: v[i] for k, v in found.items()} for i in (0, 1))
+    assert pause["chunk"] < 0.2 * pause["none"]  # chunking ends the freeze of those who write
+    assert ttft["chunk"] > 0.8 * ttft["none"]  # but short prompts still queue behind the chunks
+    assert ttft["threshold"] < 0.6 * ttft["chunk"]
+    assert ttft["prefix"] < 0.8 * ttft["none"]
+
+
+# --- page 3
+
+
+def test_eight_percent_more_of_the_card_is_more_than_eight_percent_of_the_pool():
+    page = names("pages/3_kv_pool.py")
+    scene = page.SCENES[0]
+    assert scene.b.gpu_memory_utilization / scene.a.gpu_memory_utilization == pytest.approx(1.08, abs=0.01)
+    assert plan(scene.b).kv > 1.09 * plan(scene.a).kv
+
+
+def test_512_seats_over_blocks_for_256_throw_out_and_are_slower():
+    page = names("pages/3_kv_pool.py")
+    a, b = simulate(page.FULL).summary(), simulate(page.OVER).summary()
+    assert (page.FULL.num_gpu_blocks_override - 1) // page.PER_REQUEST == 256
+    assert a.preemptions == 0 and b.preemptions > 100 and b.kv_max > 0.99
+    assert b.e2e_p99 > 1.1 * a.e2e_p99 and b.qps < a.qps
+
+
+def test_queue_empty_cache_full_more_seats_change_nothing_and_more_memory_does():
+    page = names("pages/3_kv_pool.py")
+    a, b = simulate(page.USERS).summary(), simulate(page.USERS.but(max_num_seqs=1024)).summary()
+    assert a.kv_max > 0.97 and a.preemptions > 0
+    assert (b.qps, b.e2e_p99, b.preemptions) == (a.qps, a.e2e_p99, a.preemptions)
+    double = simulate(page.USERS.but(num_gpu_blocks_override=2 * 256 * page.PER_REQUEST + 1)).summary()
+    assert double.preemptions == 0
+    crowd = page.USERS.but(num_clients=600)
+    assert simulate(crowd.but(max_num_seqs=512)).summary().preemptions > simulate(crowd.but(max_num_seqs=256)).summary().preemptions
+
+
+def test_swapping_loses_on_a_slow_link_wins_on_a_fast_one_and_fewer_seats_beat_both():
+    page = names("pages/3_kv_pool.py")
+    recompute = simulate(page.OVER).summary().e2e_p99
+    swap = page.OVER.but(preemption_mode="swap", swap_space_gib=64.0)
+    slow, fast = (simulate(swap.but(pcie_gb_s=g)).summary().e2e_p99 for g in (3.0, 25.0))
+    assert fast < recompute < slow
+    assert simulate(page.FULL).summary().e2e_p99 < fast
+
+
+def test_the_choice_of_victim_hardly_moves_the_p99():
+    page = names("pages/3_kv_pool.py")
+    last, fewest = (simulate(page.OVER.but(victim=v)).summary() for v in ("last_admitted", "fewest_remaining"))
+    assert fewest.e2e_p99 == pytest.approx(last.e2e_p99, rel=0.05)
+    assert fewest.preemptions < last.preemptions / 2
+
+
+def test_beginning_what_does_not_fit_thrashes():
+    page = names("pages/3_kv_pool.py")
+    a, b = simulate(page.THRASH).summary(), simulate(page.THRASH.but(scheduler_reserve_full_isl=False)).summary()
+    assert b.preemptions > 10 * a.preemptions and b.qps < 0.85 * a.qps and b.e2e_p99 > 1.5 * a.e2e_p99
+
+
+def test_the_split_of_ttft_sums_to_a_ttft():
+    page = names("pages/2_two_budgets.py")
+    run = simulate(page.QUEUE)
+    assert sum(series.ttft_split(run, 0.5)) == pytest.approx(run.summary().ttft_p50, rel=0.1)

@@ -209,9 +209,9 @@ class Run:
             gpu_busy=busy,
             waiting_mean=waiting_mean,
             waiting_max=int(t.waiting.max(initial=0)),
-            running_mean=float(t.running @ t.duration) * per_s,
+            running_mean=float((t.running * t.duration).sum()) * per_s,
             running_max=int(t.running.max(initial=0)),
-            kv_mean=float(used @ t.duration) * per_s / replicas,
+            kv_mean=float((used * t.duration).sum()) * per_s / replicas,
             kv_max=float(used.max(initial=0.0)),
             preemptions=preemptions,
             preempted_requests=int((self.preemptions > 0).sum()),
@@ -240,7 +240,7 @@ class Run:
             return 1.0
         t = self.ticks
         # Requests that arrived during a tick waited for its end, though the gauge of that tick does not know them.
-        by_gauge = float(t.waiting @ t.duration)
+        by_gauge = float((t.waiting * t.duration).sum())
         arrived = self.arrival[(self.status != NEVER_ISSUED) & (self.status != REFUSED)]
         where = self.replica[(self.status != NEVER_ISSUED) & (self.status != REFUSED)]
         unseen = 0.0
@@ -279,7 +279,7 @@ def _percentiles(name: str, values: Floats, weights: Ints | None) -> dict[str, f
         mean = float(values.mean())
     else:
         passed = np.cumsum(weights[order])
-        mean = float(values @ weights) / float(passed[-1])
+        mean = float((values * weights).sum()) / float(passed[-1])
     at = np.searchsorted(passed, np.array([0.5, 0.9, 0.99]) * passed[-1], side="left")
     p50, p90, p99 = ordered[np.minimum(at, len(ordered) - 1)]
     return {f"{name}_p50": float(p50), f"{name}_p90": float(p90), f"{name}_p99": float(p99), f"{name}_mean": mean}

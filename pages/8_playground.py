@@ -181,9 +181,8 @@ def figures(b: object, a: object | None) -> None:
 
 
 side, stage = st.columns([3, 8], gap="large")
-with side:
-    with st.container(key="knobs"):
-        knobs()
+with side, st.container(key="knobs"):
+    knobs()
 with stage:
     state.notices()
     b, a = state.runs(s, traffic.requests)

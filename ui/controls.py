@@ -98,7 +98,7 @@ def extra_choice(
     return value
 
 
-def extra_switch(name: str, label: str, help: str | None = None) -> bool:  # noqa: A002  (Streamlit's own word)
+def extra_switch(name: str, label: str, help: str | None = None) -> bool:
     """A page-local switch."""
     value = bool(state.current().extra[name])
     key = _prepare(name, value)

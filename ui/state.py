@@ -264,7 +264,7 @@ def explain(error: SimError, changes: dict[str, Any]) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="refusal"):
         st.warning(message(error), icon=":material/block:", width="stretch")
         for fix in repairs(error, changes):
-            words = ", ".join(f"{label(k)} = {_shown(v)}" for k, v in fix.items() if k not in changes)
+            words = ", ".join(f"{label(k).strip('`')} = {_shown(v)}" for k, v in fix.items() if k not in changes)
             st.button(t("errors.repair", what=words), on_click=change, kwargs={**changes, **fix}, type="primary",
                       key=f"repair-{words}")
         if not changes and current().compared:

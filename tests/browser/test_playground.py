@@ -102,7 +102,7 @@ def test_a_refused_change_is_explained_and_repaired_with_one_click(server: str, 
     ready(page)
     slider(page, "max_num_seqs").focus()
     page.keyboard.press("ArrowRight")
-    page.get_by_role("button", name="max_num_batched_tokens").click()
+    page.get_by_role("button", name="Set max_num_batched_tokens").click()
     expect(page.locator(".stAlert")).to_have_count(0)
     expect(page.locator(".if-note")).to_contain_text("max_num_batched_tokens")
 

@@ -19,28 +19,113 @@ from ui.text import has, percent, seconds, t
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
 PARTS = ("paste", "incidents", "checklist", "card")
 SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
-SHOWN = ("running", "waiting", "waiting_deferred", "swapped", "kv_usage", "preemptions_total", "prefix_hit_rate", "gen_tok_s",
-         "prompt_tok_s", "ttft_mean_s", "queue_mean_s", "itl_mean_s")
+SHOWN = (
+    "running",
+    "waiting",
+    "waiting_deferred",
+    "swapped",
+    "kv_usage",
+    "preemptions_total",
+    "prefix_hit_rate",
+    "gen_tok_s",
+    "prompt_tok_s",
+    "ttft_mean_s",
+    "queue_mean_s",
+    "itl_mean_s",
+)
 ROWS = (  # key (of trap.*), today, before, type, unit, PromQL, alert
-    ("waiting", "vllm:num_requests_waiting", "", "gauge", "requests", "vllm:num_requests_waiting", "VllmQueueWithFreeCache"),
+    (
+        "waiting",
+        "vllm:num_requests_waiting",
+        "",
+        "gauge",
+        "requests",
+        "vllm:num_requests_waiting",
+        "VllmQueueWithFreeCache",
+    ),
     ("running", "vllm:num_requests_running", "", "gauge", "requests", "vllm:num_requests_running", "VllmNothingRuns"),
-    ("kv", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc (< 0.10)", "gauge", "0..1", "vllm:kv_cache_usage_perc", "VllmQueueAndCacheFull"),
-    ("preemptions", "vllm:num_preemptions_total", "", "counter", "preemptions", "rate(vllm:num_preemptions_total[5m])", "VllmPreempting"),
-    ("ttft", "vllm:time_to_first_token_seconds", "", "histogram", "s",
-     "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))", "VllmSlowFirstToken"),
-    ("queue", "vllm:request_queue_time_seconds", "vllm:time_in_queue_requests (V0)", "histogram", "s",
-     "histogram_quantile(0.99, sum by (le) (rate(vllm:request_queue_time_seconds_bucket[5m])))", ""),
-    ("itl", "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", "histogram", "s",
-     "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))", ""),
-    ("tokens", "vllm:generation_tokens_total, vllm:prompt_tokens_total", "vllm:avg_generation_throughput_toks_per_s (V0)", "counter", "tokens",
-     "sum(rate(vllm:generation_tokens_total[1m]))", ""),
-    ("step", "vllm:iteration_tokens_total", "", "histogram", "tokens",
-     "rate(vllm:iteration_tokens_total_sum[1m]) / rate(vllm:iteration_tokens_total_count[1m])", ""),
-    ("hits", "vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_hit_rate (V0), vllm:gpu_prefix_cache_* (0.8-0.9)",
-     "counter", "tokens", "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])", ""),
+    (
+        "kv",
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc (< 0.10)",
+        "gauge",
+        "0..1",
+        "vllm:kv_cache_usage_perc",
+        "VllmQueueAndCacheFull",
+    ),
+    (
+        "preemptions",
+        "vllm:num_preemptions_total",
+        "",
+        "counter",
+        "preemptions",
+        "rate(vllm:num_preemptions_total[5m])",
+        "VllmPreempting",
+    ),
+    (
+        "ttft",
+        "vllm:time_to_first_token_seconds",
+        "",
+        "histogram",
+        "s",
+        "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))",
+        "VllmSlowFirstToken",
+    ),
+    (
+        "queue",
+        "vllm:request_queue_time_seconds",
+        "vllm:time_in_queue_requests (V0)",
+        "histogram",
+        "s",
+        "histogram_quantile(0.99, sum by (le) (rate(vllm:request_queue_time_seconds_bucket[5m])))",
+        "",
+    ),
+    (
+        "itl",
+        "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds",
+        "histogram",
+        "s",
+        "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))",
+        "",
+    ),
+    (
+        "tokens",
+        "vllm:generation_tokens_total, vllm:prompt_tokens_total",
+        "vllm:avg_generation_throughput_toks_per_s (V0)",
+        "counter",
+        "tokens",
+        "sum(rate(vllm:generation_tokens_total[1m]))",
+        "",
+    ),
+    (
+        "step",
+        "vllm:iteration_tokens_total",
+        "",
+        "histogram",
+        "tokens",
+        "rate(vllm:iteration_tokens_total_sum[1m]) / rate(vllm:iteration_tokens_total_count[1m])",
+        "",
+    ),
+    (
+        "hits",
+        "vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total",
+        "vllm:gpu_prefix_cache_hit_rate (V0), vllm:gpu_prefix_cache_* (0.8-0.9)",
+        "counter",
+        "tokens",
+        "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])",
+        "",
+    ),
     ("qps", "vllm:request_success_total", "", "counter", "requests", "sum(rate(vllm:request_success_total[1m]))", ""),
-    ("lengths", "vllm:request_prompt_tokens, vllm:request_generation_tokens", "", "histogram", "tokens",
-     "histogram_quantile(0.99, sum by (le) (rate(vllm:request_prompt_tokens_bucket[5m])))", ""),
+    (
+        "lengths",
+        "vllm:request_prompt_tokens, vllm:request_generation_tokens",
+        "",
+        "histogram",
+        "tokens",
+        "histogram_quantile(0.99, sum by (le) (rate(vllm:request_prompt_tokens_bucket[5m])))",
+        "",
+    ),
 )
 CSS = """<style>
 .dd-verdict{border:1px solid var(--if-line);border-left:4px solid var(--if-accent);border-radius:6px;padding:.7rem 1rem .8rem}
@@ -93,7 +178,9 @@ def read() -> None:
 def paste() -> None:
     if "paste" not in st.session_state:
         st.session_state["paste"] = st.session_state.get("paste_kept", "")
-    st.text_area(t("diagnose.paste_label"), key="paste", height=150, placeholder=t("diagnose.paste_placeholder"), on_change=read)
+    st.text_area(
+        t("diagnose.paste_label"), key="paste", height=150, placeholder=t("diagnose.paste_placeholder"), on_change=read
+    )
     st.session_state["paste_kept"] = st.session_state["paste"]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.button(t("diagnose.paste_read"), type="primary", on_click=read, key="paste_read")
@@ -102,28 +189,42 @@ def paste() -> None:
         else:
             st.markdown(t("diagnose.sample"), width="content")
             for what in ("metrics", "log", "serve"):
-                st.button(t(f"diagnose.sample_{what}"), on_click=fill, args=(what,), key=f"sample_{what}", type="tertiary")
+                st.button(
+                    t(f"diagnose.sample_{what}"), on_click=fill, args=(what,), key=f"sample_{what}", type="tertiary"
+                )
     given = st.session_state["paste"]
     if not given:
         st.caption(t("diagnose.paste_private"))
         return
     report = diagnose(given)
     if report.parse is None and not report.errors:
-        st.info(t(f"diagnose.nothing_{report.what}") if has(f"diagnose.nothing_{report.what}") else t("diagnose.nothing_other"))
+        st.info(
+            t(f"diagnose.nothing_{report.what}")
+            if has(f"diagnose.nothing_{report.what}")
+            else t("diagnose.nothing_other")
+        )
         return
-    show(report)
+    for advice in report.advice[:1]:
+        verdict(advice)
+    if not report.advice:
+        st.info(t("diagnose.no_diagnosis"))
     simulation(report)
+    show(report)
 
 
 def named(code: str) -> str:
     """A diagnosis in words."""
-    return t(f"advice.name_{code.lower()}")
+    return capital(t(f"advice.name_{code.lower()}"))
+
+
+def capital(words: str) -> str:
+    """A sentence's beginning; names of settings stay as vLLM writes them."""
+    return words if words.startswith(("max_num", "--")) else words[:1].upper() + words[1:]
 
 
 def say(key: str, advice: desk.Advice) -> str:
     """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
-    words = t(f"advice.{key}").format_map(desk.Blanks(advice.params))
-    return words[:1].upper() + words[1:] if not words.startswith("max_num") else words
+    return capital(t(f"advice.{key}").format_map(desk.Blanks(advice.params)))
 
 
 def verdict(advice: desk.Advice) -> None:
@@ -157,44 +258,60 @@ def figure(name: str, value: object) -> str:
 
 
 def show(report: Report) -> None:
-    """What was recognised, the diagnosis, what else, what to measure."""
-    for advice in report.advice[:1]:
-        verdict(advice)
-    if not report.advice:
-        st.info(t("diagnose.no_diagnosis"))
+    """What was recognised, what else it could be, what to measure, what could not be known."""
     clean = report.as_dict()
     parse = clean["parse"] or {}
     engines = parse.get("engines") or ({"0": parse["last"]} if parse.get("last") else {})
     left, middle, right = frame.columns(3)
     with left:
-        kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what}" + (f" · {report.format}" if report.format else "")
+        kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what.rsplit(' ', 1)[-1]}" + (
+            f" · {report.format}" if report.format else ""
+        )
         lines = [kind, *([str(report.image)] if report.image else [])]
         st.html(f"<div class='dd-small'>{small(t('diagnose.recognised'), lines)}</div>")
         if engines:
             names = [n for n in SHOWN if any(n in e for e in engines.values())]
-            head = "".join(f"<th>{html.escape(str(who))[:24]}</th>" for who in list(engines)[:6]) if len(engines) > 1 else ""
+            head = (
+                "".join(f"<th>{html.escape(str(who))[:24]}</th>" for who in list(engines)[:6])
+                if len(engines) > 1
+                else ""
+            )
             body = "".join(
-                f"<tr><td><code>{n}</code></td>" + "".join(f"<td>{html.escape(figure(n, e.get(n)))}</td>" for e in list(engines.values())[:6]) + "</tr>"
+                f"<tr><td><code>{n}</code></td>"
+                + "".join(f"<td>{html.escape(figure(n, e.get(n)))}</td>" for e in list(engines.values())[:6])
+                + "</tr>"
                 for n in names
             )
-            st.html(f"<table class='dd-figs'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>")
+            st.html(
+                f"<table class='dd-figs'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+            )
         else:
             pairs = [(k, v) for k, v in parse.items() if not isinstance(v, dict) or k.endswith("config")][:16]
-            body = "".join(f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v))}</td></tr>"
-                           for k, v in pairs)
+            body = "".join(
+                f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v))}</td></tr>"
+                for k, v in pairs
+            )
             st.html(f"<table class='dd-figs'><tbody>{body}</tbody></table>")
     with middle:
         first = report.advice[0] if report.advice else None
         also = [f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]]
-        st.html("<div class='dd-small'>" + small(t("diagnose.also"), also)
-                + small(t("diagnose.else_title"), [named(c) for c in first.alternatives] if first else [])
-                + small(t("diagnose.measure_title"), [t(f"advice.measure_{m}") for m in first.measure] if first else [])
-                + small(t("diagnose.errors_title"), clean.get("errors", [])) + "</div>")
+        st.html(
+            "<div class='dd-small'>"
+            + small(t("diagnose.also"), also)
+            + small(t("diagnose.else_title"), [named(c) for c in first.alternatives] if first else [])
+            + small(t("diagnose.measure_title"), [t(f"advice.measure_{m}") for m in first.measure] if first else [])
+            + small(t("diagnose.errors_title"), clean.get("errors", []))
+            + "</div>"
+        )
     with right:
         hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
-        st.html("<div class='dd-small'>" + small(t("diagnose.unknown_title"), clean.get("unknown", []))
-                + small(t("diagnose.warnings_title"), clean["warnings"] + clean.get("notes", []) + hidden)
-                + small(t("diagnose.ignored_title"), clean.get("ignored", [])) + "</div>")
+        st.html(
+            "<div class='dd-small'>"
+            + small(t("diagnose.unknown_title"), clean.get("unknown", []))
+            + small(t("diagnose.warnings_title"), clean["warnings"] + clean.get("notes", []) + hidden)
+            + small(t("diagnose.ignored_title"), clean.get("ignored", []))
+            + "</div>"
+        )
 
 
 def simulation(report: Report) -> None:
@@ -216,8 +333,16 @@ def simulation(report: Report) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         controls.pick("gpu", traffic.gpus(), label=t("diagnose.gpu_pick"))
         if ready:
-            st.button(t("diagnose.run"), type="primary", icon=":material/play_arrow:", key="simulate", help=t("diagnose.run_help"),
-                      on_click=state.replace, args=(scenario.but(**change), scenario), kwargs={"sim": True})
+            st.button(
+                t("diagnose.run"),
+                type="primary",
+                icon=":material/play_arrow:",
+                key="simulate",
+                help=t("diagnose.run_help"),
+                on_click=state.replace,
+                args=(scenario.but(**change), scenario),
+                kwargs={"sim": True},
+            )
     if not (ready and s.extra["sim"]):
         return
     st.subheader(t("diagnose.sim_title"), anchor=False)
@@ -234,7 +359,9 @@ def simulation(report: Report) -> None:
         st.code(str(command), language="bash", wrap_lines=True)
         if command.not_expressible:
             st.caption(t("diagnose.sim_lost", names=", ".join(f"{k} = {v}" for k, v in command.not_expressible)))
-        st.download_button(t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file")
+        st.download_button(
+            t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file"
+        )
 
 
 def before_after(b: Run, a: Run) -> None:
@@ -243,7 +370,14 @@ def before_after(b: Run, a: Run) -> None:
         frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
     names = ("qps", "ttft_p99", "itl_p99", "kv_max", "preemptions", "gpu_compute")
     x, y = b.summary(), a.summary()
-    kinds = {"qps": (" req/s", 1), "ttft_p99": ("s", -1), "itl_p99": ("s", -1), "kv_max": ("%", 0), "preemptions": ("", -1), "gpu_compute": ("%", 1)}
+    kinds = {
+        "qps": (" req/s", 1),
+        "ttft_p99": ("s", -1),
+        "itl_p99": ("s", -1),
+        "kv_max": ("%", 0),
+        "preemptions": ("", -1),
+        "gpu_compute": ("%", 1),
+    }
     frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names if has(f"settings.metric.{n}.label")])
     end = max(b.duration_s, a.duration_s)
     pictures = (
@@ -293,10 +427,23 @@ def cases() -> None:
     clean = {"cause": "", "act": ""}
     with st.container(horizontal=True, vertical_alignment="center"):
         st.session_state["w_case"] = incident.key
-        st.selectbox(t("diagnose.case_label"), order, format_func=lambda k: f"{t('diagnose.case_label')} {order.index(k) + 1} / {len(order)}",
-                     key="w_case", label_visibility="collapsed", width=170, filter_mode=None,
-                     on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **clean))
-        st.button(t("diagnose.another"), icon=":material/casino:", key="another", on_click=state.change, kwargs={"n": number + 1, **clean})
+        st.selectbox(
+            t("diagnose.case_label"),
+            order,
+            format_func=lambda k: f"{t('diagnose.case_label')} {order.index(k) + 1} / {len(order)}",
+            key="w_case",
+            label_visibility="collapsed",
+            width=170,
+            filter_mode=None,
+            on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **clean),
+        )
+        st.button(
+            t("diagnose.another"),
+            icon=":material/casino:",
+            key="another",
+            on_click=state.change,
+            kwargs={"n": number + 1, **clean},
+        )
         if cause:
             st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=clean)
     known_facts(incident, scenario, run)
@@ -307,14 +454,28 @@ def cases() -> None:
         if not cause:
             frame.question(t("diagnose.cause_question"))
             for code in incident.causes:
-                st.button(named(code), key=f"cause_{code}", width="stretch", on_click=state.change, kwargs={"cause": code, "act": ""})
+                st.button(
+                    named(code),
+                    key=f"cause_{code}",
+                    width="stretch",
+                    on_click=state.change,
+                    kwargs={"cause": code, "act": ""},
+                )
         else:
             right_one = cause == advice.code
-            st.markdown(f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t('diagnose.right_cause' if right_one else 'diagnose.wrong_cause')}**")
+            st.markdown(
+                f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t('diagnose.right_cause' if right_one else 'diagnose.wrong_cause')}**"
+            )
             if not action:
                 frame.question(t("diagnose.action_question"))
                 for name in incident.actions:
-                    st.button(t(f"diagnose.act.{name}"), key=f"act_{name}", width="stretch", on_click=state.change, kwargs={"act": name})
+                    st.button(
+                        capital(t(f"diagnose.act.{name}")),
+                        key=f"act_{name}",
+                        width="stretch",
+                        on_click=state.change,
+                        kwargs={"act": name},
+                    )
             else:
                 verdict(advice)
     if action:
@@ -323,8 +484,15 @@ def cases() -> None:
 
 def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> None:
     """What whoever is on call knows without a dashboard."""
-    facts = [t("diagnose.settings_known", seqs=f"{scenario.max_num_seqs:,}", tokens=f"{scenario.max_num_batched_tokens:,}",
-               replicas=scenario.data_parallel_size, gpu=scenario.gpu)]
+    facts = [
+        t(
+            "diagnose.settings_known",
+            seqs=f"{scenario.max_num_seqs:,}",
+            tokens=f"{scenario.max_num_batched_tokens:,}",
+            replicas=scenario.data_parallel_size,
+            gpu=scenario.gpu,
+        )
+    ]
     summary = run.summary()
     if summary.refused:
         facts.append(t("diagnose.refused_known", n=summary.refused, total=len(run.requests.prompt)))
@@ -342,26 +510,68 @@ def dashboard(run: Run) -> None:
     replicas = run.scenario.data_parallel_size
     with st.container():
         columns = [*frame.columns(2), *frame.columns(2), *frame.columns(2)]
-    lines = [charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
-             charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting"))]
+    lines = [
+        charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
+        charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting")),
+    ]
     with columns[0]:
-        charts.timeline(t("diagnose.requests"), lines, x_end=end, height=150, key="d_requests",
-                        limits=[] if replicas > 1 else [("max_num_seqs", run.scenario.max_num_seqs)]
-                        if run.scenario.max_num_seqs < 2.5 * max(1, run.summary().running_max) else [])
+        charts.timeline(
+            t("diagnose.requests"),
+            lines,
+            x_end=end,
+            height=150,
+            key="d_requests",
+            limits=[]
+            if replicas > 1
+            else [("max_num_seqs", run.scenario.max_num_seqs)]
+            if run.scenario.max_num_seqs < 2.5 * max(1, run.summary().running_max)
+            else [],
+        )
     with columns[1]:
-        charts.timeline(t("diagnose.kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", "", fill=True)], percent=True, x_end=end, height=150, key="d_kv")
+        charts.timeline(
+            t("diagnose.kv"),
+            [charts.Line(*total(run, series.kv, mean=True), "kv", "", fill=True)],
+            percent=True,
+            x_end=end,
+            height=150,
+            key="d_kv",
+        )
     with columns[2]:
-        charts.timeline(t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill", "")], x_end=end, height=150, key="d_ttft")
+        charts.timeline(
+            t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill", "")], x_end=end, height=150, key="d_ttft"
+        )
     with columns[3]:
-        charts.timeline(t("diagnose.gpu"), [charts.Line(*series.utilisation(run), "ink", "")], percent=True, x_end=end, height=150, key="d_gpu")
+        charts.timeline(
+            t("diagnose.gpu"),
+            [charts.Line(*series.utilisation(run), "ink", "")],
+            percent=True,
+            x_end=end,
+            height=150,
+            key="d_gpu",
+        )
     with columns[4]:
-        charts.timeline(t("diagnose.preempted"), [charts.Line(*series.preemptions(run), "preempted", "", steps=True)], x_end=end, height=150, key="d_preempted",
-                        y_end=None if run.summary().preemptions else 10.0)
+        charts.timeline(
+            t("diagnose.preempted"),
+            [charts.Line(*series.preemptions(run), "preempted", "", steps=True)],
+            x_end=end,
+            height=150,
+            key="d_preempted",
+            y_end=None if run.summary().preemptions else 10.0,
+        )
     if replicas > 1:
         with columns[5]:
             ticks = run.ticks
-            means = [float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9) for r in range(replicas)]
-            charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=150, key="d_ranks")
+            means = [
+                float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9)
+                for r in range(replicas)
+            ]
+            charts.bars(
+                t("diagnose.per_engine"),
+                [str(r) for r in range(replicas)],
+                [charts.Part("", "waiting", means)],
+                height=150,
+                key="d_ranks",
+            )
 
 
 def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> None:
@@ -374,18 +584,33 @@ def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: 
         after = run
     st.divider()
     said = narration.settings(scenario.but(**change), scenario) if change else ""
-    st.markdown(f"**{t('diagnose.applied', what=said) if said else t('diagnose.applied_nothing')}** " + effect(run, after, advice))
+    st.markdown(
+        f"**{t('diagnose.applied', what=said) if said else t('diagnose.applied_nothing')}** "
+        + effect(run, after, advice)
+    )
     best = incidents.RIGHT[advice.code]
     with st.container(horizontal=True):
         if action != best:
             st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": best})
         order = [i.key for i in incidents.INCIDENTS]
         following = order[(order.index(incident.key) + 1) % len(order)]
-        st.button(t("diagnose.next_case"), type="primary" if action == best else "secondary", key="next", shortcut="PageDown",
-                  on_click=state.change, kwargs={"case": following, "n": 1, "cause": "", "act": ""})
-    source = t("diagnose.source_case", case=incident.case, source=incident.source) if incident.case else t("diagnose.source_lesson")
+        st.button(
+            t("diagnose.next_case"),
+            type="primary" if action == best else "secondary",
+            key="next",
+            shortcut="PageDown",
+            on_click=state.change,
+            kwargs={"case": following, "n": 1, "cause": "", "act": ""},
+        )
+    source = (
+        t("diagnose.source_case", case=incident.case, source=incident.source)
+        if incident.case
+        else t("diagnose.source_lesson")
+    )
     with st.container(border=True):
-        st.markdown(f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]")
+        st.markdown(
+            f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]"
+        )
     if after is not run:
         before_after(after, run)
 
@@ -395,8 +620,12 @@ def effect(before: Run, after: Run, advice: desk.Advice) -> str:
     name = advice.promise.lstrip("+") or "qps"
     a, b = (getattr(r.summary(), name) for r in (before, after))
     unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
-    words = {"name": narration.figure(name) if has(f"settings.metric.{name}.label") else name, "before": text.value(a, unit), "after": text.value(b, unit)}
-    if not a == a or not b == b or abs(a - b) <= 0.01 * max(abs(a), abs(b)):
+    words = {
+        "name": narration.figure(name) if has(f"settings.metric.{name}.label") else name,
+        "before": text.value(a, unit),
+        "after": text.value(b, unit),
+    }
+    if a != a or b != b or abs(a - b) <= 0.01 * max(abs(a), abs(b)):
         return t("diagnose.same", **words)
     better = (b > a) == advice.promise.startswith("+")
     return t("diagnose.helped" if better else "diagnose.hurt", **words)
@@ -408,7 +637,13 @@ def effect(before: Run, after: Run, advice: desk.Advice) -> str:
 def checklist() -> None:
     st.markdown(t("diagnose.check_intro"))
     with st.container(horizontal=True):
-        st.download_button(t("diagnose.grafana"), lambda: json.dumps(export.grafana(), indent=1), "vllm-scheduler.json", "application/json", key="grafana")
+        st.download_button(
+            t("diagnose.grafana"),
+            lambda: json.dumps(export.grafana(), indent=1),
+            "vllm-scheduler.json",
+            "application/json",
+            key="grafana",
+        )
         st.download_button(t("diagnose.rules"), export.alert_rules, "vllm-alerts.yaml", "text/yaml", key="rules")
     st.caption(t("diagnose.dashboard_note"))
     heads = [t(f"diagnose.check_{k}") for k in ("metric", "type", "trap", "query")]
@@ -417,9 +652,13 @@ def checklist() -> None:
         names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in today.split(", "))
         old = f"<br><small>{html.escape(t('diagnose.check_before'))}: {html.escape(before)}</small>" if before else ""
         rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}: {alert}</small>" if alert else ""
-        body += (f"<tr><td>{names}{old}</td><td>{kind}<br><small>{unit}</small></td><td>{html.escape(t(f'diagnose.trap.{key}'))}</td>"
-                 f"<td class='q'><code>{html.escape(query)}</code>{rule}</td></tr>")
-    st.html(f"<table class='dd-table'><thead><tr>{''.join(f'<th>{html.escape(h)}</th>' for h in heads)}</tr></thead><tbody>{body}</tbody></table>")
+        body += (
+            f"<tr><td>{names}{old}</td><td>{kind}<br><small>{unit}</small></td><td>{html.escape(t(f'diagnose.trap.{key}'))}</td>"
+            f"<td class='q'><code>{html.escape(query)}</code>{rule}</td></tr>"
+        )
+    st.html(
+        f"<table class='dd-table'><thead><tr>{''.join(f'<th>{html.escape(h)}</th>' for h in heads)}</tr></thead><tbody>{body}</tbody></table>"
+    )
     with st.expander(t("diagnose.rules_title")):
         st.code(export.alert_rules(), language="yaml")
 
@@ -428,15 +667,17 @@ def card_html(language: str) -> str:
     """The card in one language."""
     words = {k: html.escape(v) for k, v in text.texts(language).items() if k.startswith("diagnose.card_")}
     lines = "".join(f"<p><b>{words[f'diagnose.card_{i}']}</b>{words[f'diagnose.card_{i}a']}</p>" for i in (1, 2, 3))
-    fourth = (f"<p class='new'><b>{words['diagnose.card_4']}</b>{words['diagnose.card_4a']}<br><i>{words['diagnose.card_new']}</i></p>")
+    fourth = f"<p class='new'><b>{words['diagnose.card_4']}</b>{words['diagnose.card_4a']}<br><i>{words['diagnose.card_new']}</i></p>"
     return f"<div class='dd-card' lang='{language}'><h3>{words['diagnose.card_title']}</h3>{lines}{fourth}<small>{words['diagnose.card_foot']}</small></div>"
 
 
 def card_file() -> str:
     """Both cards as a page of their own, for the printer."""
     rules = CSS.removeprefix("<style>").removesuffix("</style>")
-    return (f"<!doctype html><meta charset=utf-8><title>Inflight</title><style>:root{{{frame.LOOK['light']}}}body{{font:16px/1.5 {charts.FONT};max-width:46rem;"
-            f"margin:2rem auto}}.dd-card{{margin-bottom:1.5rem}}{rules}</style>{card_html('zh')}{card_html('en')}")
+    return (
+        f"<!doctype html><meta charset=utf-8><title>Inflight</title><style>:root{{{frame.LOOK['light']}}}body{{font:16px/1.5 {charts.FONT};max-width:46rem;"
+        f"margin:2rem auto}}.dd-card{{margin-bottom:1.5rem}}{rules}</style>{card_html('zh')}{card_html('en')}"
+    )
 
 
 def card() -> None:

@@ -139,8 +139,12 @@ class Advice:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: sentences and data."""
         return {
-            "code": self.code, "why": self.why, "action": self.action, "confidence": self.confidence,
-            "how_far": dict(self.change), "alternatives": [{"code": c, "what": TEXT["name_" + c.lower()]} for c in self.alternatives],
+            "code": self.code,
+            "why": self.why,
+            "action": self.action,
+            "confidence": self.confidence,
+            "how_far": dict(self.change),
+            "alternatives": [{"code": c, "what": TEXT["name_" + c.lower()]} for c in self.alternatives],
             "measure_next": [TEXT["measure_" + m] for m in self.measure],
         }
 
@@ -192,11 +196,27 @@ def _with(f: Figures, **changes: Any) -> Figures:
 
 def _advice(code: str, f: Figures, variant: str = "", **more: Any) -> Advice:
     params = {
-        "running": f.running, "waiting": f.waiting, "kv": f.kv_usage, "cap": f.cap, "budget": f.token_budget,
-        "preemptions": f.preemptions, "delta": f.preemptions_delta, "rate": f.preemptions_per_s, "deferred": f.waiting_deferred,
-        "slots": f.lora_slots, "free": None if f.kv_usage is None else 1 - f.kv_usage, "gen": f.gen_tok_s, "compute": f.gpu_compute,
-        "busy": f.gpu_busy, "host": f.host_share, "fits": f.fits, "refused": f.refused, "needed": f.needed_tokens,
-        "swapped": f.swapped, "queue": f.queue_mean_s, **more.pop("params", {}),
+        "running": f.running,
+        "waiting": f.waiting,
+        "kv": f.kv_usage,
+        "cap": f.cap,
+        "budget": f.token_budget,
+        "preemptions": f.preemptions,
+        "delta": f.preemptions_delta,
+        "rate": f.preemptions_per_s,
+        "deferred": f.waiting_deferred,
+        "slots": f.lora_slots,
+        "free": None if f.kv_usage is None else 1 - f.kv_usage,
+        "gen": f.gen_tok_s,
+        "compute": f.gpu_compute,
+        "busy": f.gpu_busy,
+        "host": f.host_share,
+        "fits": f.fits,
+        "refused": f.refused,
+        "needed": f.needed_tokens,
+        "swapped": f.swapped,
+        "queue": f.queue_mean_s,
+        **more.pop("params", {}),
     }
     stem = code.lower()
     why = f"{stem}_why_{variant}" if f"{stem}_why_{variant}" in TEXT else f"{stem}_why"
@@ -207,19 +227,27 @@ def _advice(code: str, f: Figures, variant: str = "", **more: Any) -> Advice:
 def _startup(f: Figures) -> Advice:
     p = dict(f.error_params)
     rows: dict[str, tuple[str, str]] = {  # our name for the error -> code, variant of the text
-        "oom_sampler_warmup": ("STARTUP_OOM", ""), "oom": ("STARTUP_OOM", "other"),
+        "oom_sampler_warmup": ("STARTUP_OOM", ""),
+        "oom": ("STARTUP_OOM", "other"),
         "kv_too_small": ("STARTUP_KV_TOO_SMALL", "gib" if "needed_gib" in p else "tokens"),
-        "no_kv_memory": ("STARTUP_KV_TOO_SMALL", "none"), "memory_taken": ("STARTUP_MEMORY_TAKEN", ""),
-        "budget_below_model_len": ("STARTUP_BUDGET_BELOW_MODEL_LEN", ""), "budget_below_seqs": ("STARTUP_BUDGET_BELOW_SEQS", ""),
-        "model_len_too_long": ("STARTUP_MODEL_LEN_TOO_LONG", ""), "tp_heads": ("STARTUP_TP_HEADS", ""),
-        "too_few_gpus": ("STARTUP_TOO_FEW_GPUS", ""), "unknown_flag": ("STARTUP_UNKNOWN_FLAG", ""),
-        "model_access": ("STARTUP_MODEL_ACCESS", ""), "port_taken": ("STARTUP_PORT_TAKEN", ""),
+        "no_kv_memory": ("STARTUP_KV_TOO_SMALL", "none"),
+        "memory_taken": ("STARTUP_MEMORY_TAKEN", ""),
+        "budget_below_model_len": ("STARTUP_BUDGET_BELOW_MODEL_LEN", ""),
+        "budget_below_seqs": ("STARTUP_BUDGET_BELOW_SEQS", ""),
+        "model_len_too_long": ("STARTUP_MODEL_LEN_TOO_LONG", ""),
+        "tp_heads": ("STARTUP_TP_HEADS", ""),
+        "too_few_gpus": ("STARTUP_TOO_FEW_GPUS", ""),
+        "unknown_flag": ("STARTUP_UNKNOWN_FLAG", ""),
+        "model_access": ("STARTUP_MODEL_ACCESS", ""),
+        "port_taken": ("STARTUP_PORT_TAKEN", ""),
         "prompt_too_long": ("NEVER_FITS", "length"),
     }
     code, variant = rows.get(f.error, ("STARTUP_OTHER", ""))
     change: dict[str, Any] = {}
     if code == "STARTUP_OOM" and f.error == "oom_sampler_warmup":
-        change = {"max_num_seqs": 256 if (p.get("dummy_requests") or 1024) > 256 else max(1, int(p["dummy_requests"]) // 2)}
+        change = {
+            "max_num_seqs": 256 if (p.get("dummy_requests") or 1024) > 256 else max(1, int(p["dummy_requests"]) // 2)
+        }
     if code == "STARTUP_KV_TOO_SMALL":
         limit = p.get("suggested_max_model_len") or p.get("kv_tokens")
         if not limit and p.get("needed_gib") and p.get("available_gib"):
@@ -248,10 +276,24 @@ def _imbalance(f: Figures) -> Advice | None:
     skewed = running[-1] >= 8 and running[0] * 4 < running[-1] and sum(running) < 0.75 * running[-1] * len(running)
     worst = max((e.waiting or 0) for e in known)
     if (queued and empty and worst >= least) or (skewed and (not queued or empty)):
-        params = {"queued": len(queued), "engines": len(known), "empty": len(empty), "most": running[-1], "least": running[0]}
-        return _advice("DP_IMBALANCE", f, "queue" if queued else "running", params=params,
-                       confidence="high" if queued else "medium", change={"router": "vllm"}, promise="queue_mean",
-                       alternatives=("KV_FULL_WITH_QUEUE",) if queued else ("CLIENT_LIMITED",), measure=("per_engine", "router"))
+        params = {
+            "queued": len(queued),
+            "engines": len(known),
+            "empty": len(empty),
+            "most": running[-1],
+            "least": running[0],
+        }
+        return _advice(
+            "DP_IMBALANCE",
+            f,
+            "queue" if queued else "running",
+            params=params,
+            confidence="high" if queued else "medium",
+            change={"router": "vllm"},
+            promise="queue_mean",
+            alternatives=("KV_FULL_WITH_QUEUE",) if queued else ("CLIENT_LIMITED",),
+            measure=("per_engine", "router"),
+        )
     return None
 
 
@@ -277,40 +319,101 @@ def _paste_rule(f: Figures) -> Advice:
     still = f.preemptions_per_s == 0 or f.preemptions_delta == 0
     queue = waiting or 0
     if (f.swapped or 0) > 0:
-        return _advice("PAST_SWEET_SPOT", f, "swap", confidence="high", change=_back_off(f), promise="preemptions",
-                       alternatives=("KV_FULL",), measure=("preemption_rate",))
+        return _advice(
+            "PAST_SWEET_SPOT",
+            f,
+            "swap",
+            confidence="high",
+            change=_back_off(f),
+            promise="preemptions",
+            alternatives=("KV_FULL",),
+            measure=("preemption_rate",),
+        )
     if moving and (kv is None or kv >= KV_TIGHT):
-        return _advice("PAST_SWEET_SPOT", f, confidence="high", change=_back_off(f), promise="preemptions",
-                       alternatives=("KV_FULL_WITH_QUEUE",) if queue else ("KV_FULL",), measure=("preemption_rate", "lengths"))
+        return _advice(
+            "PAST_SWEET_SPOT",
+            f,
+            confidence="high",
+            change=_back_off(f),
+            promise="preemptions",
+            alternatives=("KV_FULL_WITH_QUEUE",) if queue else ("KV_FULL",),
+            measure=("preemption_rate", "lengths"),
+        )
     collapse = f.gen_trend is not None and f.gen_trend < 0.5 and kv is not None and kv >= KV_FULL
     if collapse and queue <= (running or 0):
-        return _advice("PAST_SWEET_SPOT", f, "collapse", confidence="medium", change=_back_off(f), promise="preemptions",
-                       alternatives=("KV_FULL",), measure=("preemption_rate",))
-    busy_queue = waiting is not None and (queue >= 3 or (queue >= 2 and queue > 0.05 * (running or 0)) or (queue >= 1 and not running))
+        return _advice(
+            "PAST_SWEET_SPOT",
+            f,
+            "collapse",
+            confidence="medium",
+            change=_back_off(f),
+            promise="preemptions",
+            alternatives=("KV_FULL",),
+            measure=("preemption_rate",),
+        )
+    busy_queue = waiting is not None and (
+        queue >= 3 or (queue >= 2 and queue > 0.05 * (running or 0)) or (queue >= 1 and not running)
+    )
     deferred = f.waiting_deferred or 0
     if busy_queue and deferred and deferred >= 0.5 * queue:
         lora = bool(f.lora_waiting)
-        return _advice("NOT_BUDGET_LORA" if lora else "NOT_BUDGET_DEFERRED", f, confidence="high" if lora else "medium",
-                       alternatives=() if lora else ("NOT_BUDGET_LORA",), measure=("lora_slots", "connector"))
+        return _advice(
+            "NOT_BUDGET_LORA" if lora else "NOT_BUDGET_DEFERRED",
+            f,
+            confidence="high" if lora else "medium",
+            alternatives=() if lora else ("NOT_BUDGET_LORA",),
+            measure=("lora_slots", "connector"),
+        )
     if busy_queue and f.lora_waiting and (kv is None or kv < KV_TIGHT):
-        return _advice("NOT_BUDGET_LORA", f, confidence="medium", alternatives=("BUDGET_SMALL",), measure=("lora_slots",))
+        return _advice(
+            "NOT_BUDGET_LORA", f, confidence="medium", alternatives=("BUDGET_SMALL",), measure=("lora_slots",)
+        )
     if busy_queue and kv is None:
-        return _advice("UNKNOWN", f, "kv", confidence="low", alternatives=("BUDGET_SMALL", "KV_FULL_WITH_QUEUE", "PREFILL_BOUND"),
-                       measure=("kv_usage", "running_vs_cap"))
+        return _advice(
+            "UNKNOWN",
+            f,
+            "kv",
+            confidence="low",
+            alternatives=("BUDGET_SMALL", "KV_FULL_WITH_QUEUE", "PREFILL_BOUND"),
+            measure=("kv_usage", "running_vs_cap"),
+        )
     if busy_queue and kv is not None:
         return _queue_rule(f, kv, queue)
     if waiting is None:
         if kv is not None and kv >= KV_NEAR_FULL:
-            return _advice("KV_NEAR_FULL", f, "no_queue", confidence="low", change=_more_kv(), promise="kv_max",
-                           measure=("waiting", "preemption_rate"))
+            return _advice(
+                "KV_NEAR_FULL",
+                f,
+                "no_queue",
+                confidence="low",
+                change=_more_kv(),
+                promise="kv_max",
+                measure=("waiting", "preemption_rate"),
+            )
         return _advice("UNKNOWN", f, "waiting", confidence="low", measure=("waiting", "kv_usage"))
     if kv is not None and kv >= KV_NEAR_FULL:
         if (f.preemptions or 0) > 0 and not still and kv >= 0.95:
-            return _advice("PAST_SWEET_SPOT", f, "counter", confidence="medium", change=_back_off(f), promise="preemptions",
-                           alternatives=("KV_FULL",), measure=("second_scrape",))
+            return _advice(
+                "PAST_SWEET_SPOT",
+                f,
+                "counter",
+                confidence="medium",
+                change=_back_off(f),
+                promise="preemptions",
+                alternatives=("KV_FULL",),
+                measure=("second_scrape",),
+            )
         code = "KV_FULL" if kv >= KV_FULL else "KV_NEAR_FULL"
-        return _advice(code, f, "empty" if code == "KV_FULL" else "", confidence="high", change=_more_kv(), promise="kv_max",
-                       alternatives=("PAST_SWEET_SPOT",), measure=("preemption_rate", "lengths"))
+        return _advice(
+            code,
+            f,
+            "empty" if code == "KV_FULL" else "",
+            confidence="high",
+            change=_more_kv(),
+            promise="kv_max",
+            alternatives=("PAST_SWEET_SPOT",),
+            measure=("preemption_rate", "lengths"),
+        )
     if not running:
         if running is None:
             return _advice("UNKNOWN", f, "waiting", confidence="low", measure=("engine_metrics",))
@@ -320,8 +423,13 @@ def _paste_rule(f: Figures) -> Advice:
     if kv is None:
         return _advice("HEALTHY", f, "no_kv", confidence="low", measure=("kv_usage",))
     variant = "history" if (f.preemptions or 0) > 0 else ""
-    return _advice("HEALTHY", f, "rate" if variant and still else variant, confidence="high" if not variant or still else "medium",
-                   measure=("preemption_rate",) if variant else ("latency",))
+    return _advice(
+        "HEALTHY",
+        f,
+        "rate" if variant and still else variant,
+        confidence="high" if not variant or still else "medium",
+        measure=("preemption_rate",) if variant else ("latency",),
+    )
 
 
 def _queue_rule(f: Figures, kv: float, queue: float) -> Advice:
@@ -329,30 +437,79 @@ def _queue_rule(f: Figures, kv: float, queue: float) -> Advice:
     running = f.running
     share = kv / running if running else None  # of the pool, by an average request
     if running is not None and 0 < running <= 3 and kv >= 0.95:
-        return _advice("KV_FULL", f, "few", confidence="high", change=_more_kv(), promise="queue_mean",
-                       alternatives=("NEVER_FITS",), measure=("lengths", "kv_pool"))
+        return _advice(
+            "KV_FULL",
+            f,
+            "few",
+            confidence="high",
+            change=_more_kv(),
+            promise="queue_mean",
+            alternatives=("NEVER_FITS",),
+            measure=("lengths", "kv_pool"),
+        )
     if kv >= KV_NEAR_FULL or (kv >= KV_TIGHT and not (f.cap and running is not None and running >= f.cap)):
-        return _advice("KV_FULL_WITH_QUEUE", f, confidence="high" if kv >= KV_NEAR_FULL else "medium", change=_more_kv(),
-                       promise="queue_mean", alternatives=("PAST_SWEET_SPOT",), measure=("preemption_rate", "lengths"))
+        return _advice(
+            "KV_FULL_WITH_QUEUE",
+            f,
+            confidence="high" if kv >= KV_NEAR_FULL else "medium",
+            change=_more_kv(),
+            promise="queue_mean",
+            alternatives=("PAST_SWEET_SPOT",),
+            measure=("preemption_rate", "lengths"),
+        )
     if share is not None and share > 1 - kv:
-        return _advice("KV_FULL_WITH_QUEUE", f, "long", confidence="medium", change=_more_kv(), promise="queue_mean",
-                       alternatives=("NEVER_FITS", "NOT_BUDGET_LORA_OR_OTHER"), measure=("lengths", "kv_pool"))
+        return _advice(
+            "KV_FULL_WITH_QUEUE",
+            f,
+            "long",
+            confidence="medium",
+            change=_more_kv(),
+            promise="queue_mean",
+            alternatives=("NEVER_FITS", "NOT_BUDGET_LORA_OR_OTHER"),
+            measure=("lengths", "kv_pool"),
+        )
     if running == 0:
-        return _advice("NEVER_FITS", f, "stuck", confidence="medium", alternatives=("NOT_BUDGET_LORA_OR_OTHER",),
-                       measure=("lengths", "kv_pool", "second_scrape"))
+        return _advice(
+            "NEVER_FITS",
+            f,
+            "stuck",
+            confidence="medium",
+            alternatives=("NOT_BUDGET_LORA_OR_OTHER",),
+            measure=("lengths", "kv_pool", "second_scrape"),
+        )
     at_cap = f.cap is not None and running is not None and running >= f.cap - max(1.0, 0.03 * f.cap)
     if not at_cap and running is not None and running <= 4:
-        return _advice("NOT_BUDGET_LORA_OR_OTHER", f, confidence="medium", alternatives=("NOT_BUDGET_LORA", "PREFILL_BOUND", "NEVER_FITS"),
-                       measure=("lora_slots", "running_vs_cap", "lengths"))
+        return _advice(
+            "NOT_BUDGET_LORA_OR_OTHER",
+            f,
+            confidence="medium",
+            alternatives=("NOT_BUDGET_LORA", "PREFILL_BOUND", "NEVER_FITS"),
+            measure=("lora_slots", "running_vs_cap", "lengths"),
+        )
     if at_cap or (f.cap is None and running is not None and likely_cap(running, f.running_flat)):
-        return _advice("BUDGET_SMALL", f, "" if at_cap else "guess", params=_seats(f),
-                       confidence="high" if at_cap or f.running_flat else "medium", change=_more_seats(f), promise="queue_mean",
-                       alternatives=("HOST_BOUND", "PREFILL_BOUND"), measure=("running_vs_cap", "gpu", "preemption_rate"))
+        return _advice(
+            "BUDGET_SMALL",
+            f,
+            "" if at_cap else "guess",
+            params=_seats(f),
+            confidence="high" if at_cap or f.running_flat else "medium",
+            change=_more_seats(f),
+            promise="queue_mean",
+            alternatives=("HOST_BOUND", "PREFILL_BOUND"),
+            measure=("running_vs_cap", "gpu", "preemption_rate"),
+        )
     budget = f.token_budget
-    return _advice("PREFILL_BOUND", f, "cap" if f.cap is not None else "", confidence="medium" if f.cap is not None else "low",
-                   change={"max_num_batched_tokens": 2 * budget} if budget else {}, promise="ttft_p50",
-                   params={"to": 2 * budget if budget else None},
-                   alternatives=("BUDGET_SMALL", "NOT_BUDGET_LORA_OR_OTHER", "HOST_BOUND"), measure=("running_vs_cap", "lengths", "gpu"))
+    return _advice(
+        "PREFILL_BOUND",
+        f,
+        "cap" if f.cap is not None else "",
+        confidence="medium" if f.cap is not None else "low",
+        change={"max_num_batched_tokens": 2 * budget} if budget else {},
+        promise="ttft_p50",
+        params={"to": 2 * budget if budget else None},
+        alternatives=("BUDGET_SMALL", "NOT_BUDGET_LORA_OR_OTHER", "HOST_BOUND"),
+        measure=("running_vs_cap", "lengths", "gpu"),
+    )
 
 
 def _seats_now(f: Figures) -> int | None:
@@ -391,9 +548,16 @@ def _more_kv() -> dict[str, Any]:
 
 def _never_fits(f: Figures) -> Advice:
     length = f.refused_code == "prompt_too_long"
-    return _advice("NEVER_FITS", f, "length" if length else "pool", confidence="high", promise="refused",
-                   change={"max_model_len": f.needed_tokens + 1} if length and f.needed_tokens else _more_kv(),
-                   params={"max_model_len": None, "requested_tokens": f.needed_tokens}, measure=("lengths",))
+    return _advice(
+        "NEVER_FITS",
+        f,
+        "length" if length else "pool",
+        confidence="high",
+        promise="refused",
+        change={"max_model_len": f.needed_tokens + 1} if length and f.needed_tokens else _more_kv(),
+        params={"max_model_len": None, "requested_tokens": f.needed_tokens},
+        measure=("lengths",),
+    )
 
 
 def _run_rules(f: Figures) -> list[Advice]:
@@ -401,8 +565,18 @@ def _run_rules(f: Figures) -> list[Advice]:
     found: list[Advice] = []
     kv, waiting = f.kv_usage or 0.0, f.waiting or 0.0
     if (f.preemptions or 0) >= 1 and (f.preemptions_per_s or 0) >= 0.02:
-        found.append(_advice("PAST_SWEET_SPOT", f, "run", confidence="high", change=_back_off(f), promise="preemptions",
-                             alternatives=("KV_FULL_WITH_QUEUE",), measure=("preemption_rate", "lengths")))
+        found.append(
+            _advice(
+                "PAST_SWEET_SPOT",
+                f,
+                "run",
+                confidence="high",
+                change=_back_off(f),
+                promise="preemptions",
+                alternatives=("KV_FULL_WITH_QUEUE",),
+                measure=("preemption_rate", "lengths"),
+            )
+        )
     queueing = (f.queue_share or 0) > 0.1 and (f.queue_mean_s or 0) > 0.02
     if queueing:
         causes = {"cap": f.at_cap or 0.0, "kv": f.kv_bound or 0.0, "budget": f.budget_bound or 0.0}
@@ -413,43 +587,140 @@ def _run_rules(f: Figures) -> list[Advice]:
         saturated = (f.gpu_compute or 0) > 0.85 or (f.full_compute or 0) > 0.7
         if cause == "cap":
             if kv < KV_TIGHT:
-                found.append(_advice("BUDGET_SMALL", f, "", params=_seats(f), confidence="high", change=_more_seats(f),
-                                     promise="queue_mean", alternatives=("OVERLOADED", "HOST_BOUND"), measure=("gpu", "preemption_rate")))
+                found.append(
+                    _advice(
+                        "BUDGET_SMALL",
+                        f,
+                        "",
+                        params=_seats(f),
+                        confidence="high",
+                        change=_more_seats(f),
+                        promise="queue_mean",
+                        alternatives=("OVERLOADED", "HOST_BOUND"),
+                        measure=("gpu", "preemption_rate"),
+                    )
+                )
             else:
-                found.append(_advice("KV_FULL_WITH_QUEUE", f, confidence="medium", change=_more_kv(), promise="queue_mean",
-                                     alternatives=("BUDGET_SMALL",), measure=("lengths",)))
+                found.append(
+                    _advice(
+                        "KV_FULL_WITH_QUEUE",
+                        f,
+                        confidence="medium",
+                        change=_more_kv(),
+                        promise="queue_mean",
+                        alternatives=("BUDGET_SMALL",),
+                        measure=("lengths",),
+                    )
+                )
         elif cause == "kv":
-            found.append(_advice("KV_FULL_WITH_QUEUE", f, confidence="high", change=_more_kv(), promise="queue_mean",
-                                 alternatives=("PAST_SWEET_SPOT",), measure=("preemption_rate", "lengths")))
-        elif (cause == "budget" and (f.overload or 1) < 1.5 and (f.prompt_spread or 1) > 8 and f.token_budget
-              and 3 * (f.prompt_p50 or 1) <= f.token_budget and (f.queue_mean_s or 0) > 0.1):
+            found.append(
+                _advice(
+                    "KV_FULL_WITH_QUEUE",
+                    f,
+                    confidence="high",
+                    change=_more_kv(),
+                    promise="queue_mean",
+                    alternatives=("PAST_SWEET_SPOT",),
+                    measure=("preemption_rate", "lengths"),
+                )
+            )
+        elif (
+            cause == "budget"
+            and (f.overload or 1) < 1.5
+            and (f.prompt_spread or 1) > 8
+            and f.token_budget
+            and 3 * (f.prompt_p50 or 1) <= f.token_budget
+            and (f.queue_mean_s or 0) > 0.1
+        ):
             threshold = max(128, int(1.5 * (f.prompt_p50 or 256)))
-            found.append(_advice("LONG_PROMPTS", f, confidence="medium", params={"to": threshold, "spread": f.prompt_spread},
-                                 change={"long_prefill_token_threshold": threshold}, promise="ttft_p50",
-                                 alternatives=("PREFILL_BOUND", "OVERLOADED"), measure=("lengths",)))
+            found.append(
+                _advice(
+                    "LONG_PROMPTS",
+                    f,
+                    confidence="medium",
+                    params={"to": threshold, "spread": f.prompt_spread},
+                    change={"long_prefill_token_threshold": threshold},
+                    promise="ttft_p50",
+                    alternatives=("PREFILL_BOUND", "OVERLOADED"),
+                    measure=("lengths",),
+                )
+            )
         elif cause == "budget" and not saturated and f.token_budget:
-            found.append(_advice("PREFILL_BOUND", f, "run", confidence="medium", params={"to": 2 * f.token_budget},
-                                 change={"max_num_batched_tokens": 2 * f.token_budget}, promise="ttft_mean",
-                                 alternatives=("OVERLOADED", "HOST_BOUND"), measure=("lengths", "gpu")))
+            found.append(
+                _advice(
+                    "PREFILL_BOUND",
+                    f,
+                    "run",
+                    confidence="medium",
+                    params={"to": 2 * f.token_budget},
+                    change={"max_num_batched_tokens": 2 * f.token_budget},
+                    promise="ttft_mean",
+                    alternatives=("OVERLOADED", "HOST_BOUND"),
+                    measure=("lengths", "gpu"),
+                )
+            )
         else:
-            found.append(_advice("OVERLOADED", f, confidence="high" if saturated else "medium", promise="ttft_mean",
-                                 alternatives=("PREFILL_BOUND",), measure=("gpu", "lengths")))
+            found.append(
+                _advice(
+                    "OVERLOADED",
+                    f,
+                    confidence="high" if saturated else "medium",
+                    promise="ttft_mean",
+                    alternatives=("PREFILL_BOUND",),
+                    measure=("gpu", "lengths"),
+                )
+            )
     if not found and kv >= KV_NEAR_FULL:
-        found.append(_advice("KV_FULL" if kv >= KV_FULL else "KV_NEAR_FULL", f, "empty" if kv >= KV_FULL else "", confidence="high",
-                             change=_more_kv(), promise="kv_max", alternatives=("PAST_SWEET_SPOT",), measure=("lengths",)))
+        found.append(
+            _advice(
+                "KV_FULL" if kv >= KV_FULL else "KV_NEAR_FULL",
+                f,
+                "empty" if kv >= KV_FULL else "",
+                confidence="high",
+                change=_more_kv(),
+                promise="kv_max",
+                alternatives=("PAST_SWEET_SPOT",),
+                measure=("lengths",),
+            )
+        )
     if not found and (f.host_share or 0) > 0.4 and (f.gpu_compute or 0) < 0.5 and waiting < 1 and (f.running or 0) >= 2:
-        found.append(_advice("HOST_BOUND", f, confidence="medium", promise="itl_mean", alternatives=("CLIENT_LIMITED",),
-                             measure=("host", "gpu")))
+        found.append(
+            _advice(
+                "HOST_BOUND",
+                f,
+                confidence="medium",
+                promise="itl_mean",
+                alternatives=("CLIENT_LIMITED",),
+                measure=("host", "gpu"),
+            )
+        )
     to = max(256, 2 ** int(math.log2(max(1.0, (f.step_tokens or 0) / max(2.0, f.step_slow or 2.0)))), f.cap or 0)
     if not found and (f.step_slow or 0) > 1.5 and f.token_budget and to < min(f.token_budget, f.step_tokens or 0):
-        found.append(_advice("BUDGET_LARGE", f, confidence="medium", params={"to": to, "slow": f.step_slow},
-                             change={"max_num_batched_tokens": to}, promise="itl_p99", alternatives=("OVERLOADED",), measure=("latency",)))
+        found.append(
+            _advice(
+                "BUDGET_LARGE",
+                f,
+                confidence="medium",
+                params={"to": to, "slow": f.step_slow},
+                change={"max_num_batched_tokens": to},
+                promise="itl_p99",
+                alternatives=("OVERLOADED",),
+                measure=("latency",),
+            )
+        )
     if not found and f.closed and (f.running or 0) > 1 and (f.gpu_compute or 0) < 0.7:
-        found.append(_advice("CLIENT_LIMITED", f, confidence="medium", promise="+qps", alternatives=("HEALTHY",), measure=("client",)))
+        found.append(
+            _advice(
+                "CLIENT_LIMITED", f, confidence="medium", promise="+qps", alternatives=("HEALTHY",), measure=("client",)
+            )
+        )
     if not found and (f.gpu_busy or 0) < 0.3 and (f.running or 0) < 2:
         found.append(_advice("IDLE", f, confidence="high", measure=("client",)))
-    if len(found) > 1 and found[0].code == "PAST_SWEET_SPOT" and found[1].code == "KV_FULL_WITH_QUEUE" and (
-        waiting > (f.running or 0) and (f.preempted_share or 0) < 0.5
+    if (
+        len(found) > 1
+        and found[0].code == "PAST_SWEET_SPOT"
+        and found[1].code == "KV_FULL_WITH_QUEUE"
+        and (waiting > (f.running or 0) and (f.preempted_share or 0) < 0.5)
     ):  # a few victims among many who wait: what is missing is capacity, and fewer seats would only lengthen the queue
         found[0], found[1] = found[1], found[0]
     return found
@@ -485,7 +756,10 @@ def changes(advice: Advice, scenario: Scenario) -> dict[str, Any]:
         elif not s.async_scheduling:
             wanted = {"async_scheduling": True}
         elif s.tensor_parallel_size > 1:
-            wanted = {"tensor_parallel_size": s.tensor_parallel_size // 2, "data_parallel_size": min(64, s.data_parallel_size * 2)}
+            wanted = {
+                "tensor_parallel_size": s.tensor_parallel_size // 2,
+                "data_parallel_size": min(64, s.data_parallel_size * 2),
+            }
         else:
             wanted = {}
     elif code == "DP_IMBALANCE":
@@ -511,7 +785,11 @@ def _fitting(s: Scenario, length: int) -> dict[str, Any]:
         wanted["num_gpu_blocks_override"] = max(s.num_gpu_blocks_override, math.ceil(length / s.block_size) + 1)
     if not s.enable_chunked_prefill:
         wanted["max_num_batched_tokens"] = max(s.max_num_batched_tokens, wanted["max_model_len"])
-    steps: list[dict[str, Any]] = [{}, {"kv_cache_dtype": "fp8"}, {"gpu_memory_utilization": max(0.95, s.gpu_memory_utilization)}]
+    steps: list[dict[str, Any]] = [
+        {},
+        {"kv_cache_dtype": "fp8"},
+        {"gpu_memory_utilization": max(0.95, s.gpu_memory_utilization)},
+    ]
     steps += [{"tensor_parallel_size": tp} for tp in (2, 4, 8) if tp > s.tensor_parallel_size]
     for step in steps:
         wanted |= step
@@ -542,8 +820,12 @@ def _room(s: Scenario) -> dict[str, Any]:
 def _of_paste(parse: Mapping[str, Any], settings: Mapping[str, Any]) -> Figures:
     config: Mapping[str, Any] = parse.get("config") or {}
     table: Mapping[str, Mapping[str, Any]] = parse.get("engines") or {}
-    engines = tuple(EngineFigures(who, e.get("running"), e.get("waiting"), e.get("kv_usage")) for who, e in table.items())
-    one: Mapping[str, Any] = parse.get("last") or (next(iter(table.values())) if len(table) == 1 else parse.get("aggregate") or {})
+    engines = tuple(
+        EngineFigures(who, e.get("running"), e.get("waiting"), e.get("kv_usage")) for who, e in table.items()
+    )
+    one: Mapping[str, Any] = parse.get("last") or (
+        next(iter(table.values())) if len(table) == 1 else parse.get("aggregate") or {}
+    )
     rates: Mapping[str, Any] = parse.get("rates") or {}
     lora: Mapping[str, Any] = parse.get("lora") or {}
     error = parse.get("error") or ""
@@ -560,29 +842,55 @@ def _of_paste(parse: Mapping[str, Any], settings: Mapping[str, Any]) -> Figures:
         return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
 
     return Figures(
-        engine=parse.get("engine_family", "vllm-v1"), running=one.get("running"), waiting=one.get("waiting"),
-        kv_usage=one.get("kv_usage", one.get("kv_max")), waiting_deferred=one.get("waiting_deferred"), swapped=one.get("swapped"),
-        cap=setting("max_num_seqs"), token_budget=setting("max_num_batched_tokens"), running_flat=parse.get("running_flat"),
-        preemptions=one.get("preemptions_total", parse.get("preemptions_total")), preemptions_delta=preemptions_delta,
-        preemptions_per_s=rate, gen_tok_s=last, gen_trend=last / first if first and last is not None else None,
-        prompt_tok_s=one.get("prompt_tok_s"), engines=engines if len(engines) > 1 else (),
-        one_model=len({e.get("model") for e in table.values()}) <= 1, lora_slots=lora.get("max_lora"),
-        lora_waiting=len(lora.get("waiting") or ()) or None, error=error, samples=parse.get("samples"),
-        error_params={k: v for k, v in parse.items() if isinstance(v, (int, float, str)) and k not in ("error", "engine_family", "samples")},
+        engine=parse.get("engine_family", "vllm-v1"),
+        running=one.get("running"),
+        waiting=one.get("waiting"),
+        kv_usage=one.get("kv_usage", one.get("kv_max")),
+        waiting_deferred=one.get("waiting_deferred"),
+        swapped=one.get("swapped"),
+        cap=setting("max_num_seqs"),
+        token_budget=setting("max_num_batched_tokens"),
+        running_flat=parse.get("running_flat"),
+        preemptions=one.get("preemptions_total", parse.get("preemptions_total")),
+        preemptions_delta=preemptions_delta,
+        preemptions_per_s=rate,
+        gen_tok_s=last,
+        gen_trend=last / first if first and last is not None else None,
+        prompt_tok_s=one.get("prompt_tok_s"),
+        engines=engines if len(engines) > 1 else (),
+        one_model=len({e.get("model") for e in table.values()}) <= 1,
+        lora_slots=lora.get("max_lora"),
+        lora_waiting=len(lora.get("waiting") or ()) or None,
+        error=error,
+        samples=parse.get("samples"),
+        error_params={
+            k: v
+            for k, v in parse.items()
+            if isinstance(v, (int, float, str)) and k not in ("error", "engine_family", "samples")
+        },
     )
 
 
 def _of_run(run: Run) -> Figures:
     s, t, q = run.scenario, run.ticks, run.requests
     summary = run.summary()
-    base = dict(source="run", cap=s.max_num_seqs, token_budget=s.max_num_batched_tokens, closed=s.arrival == "closed")
+    base: dict[str, Any] = dict(
+        source="run", cap=s.max_num_seqs, token_budget=s.max_num_batched_tokens, closed=s.arrival == "closed"
+    )
     refusals: Mapping[int, SimError] = run.refusals if hasattr(run, "refusals") else {}
     lengths = np.asarray(q.prompt) + np.asarray(q.output)
     needed = max((int(lengths[i]) for i in refusals), default=0)
     code = next((e.code for e in refusals.values()), "")
     if not len(t.start):
-        return Figures(**base, running=0, waiting=0, kv_usage=0.0, refused=len(refusals), refused_code=code,
-                       needed_tokens=needed or None)
+        return Figures(
+            **base,
+            running=0,
+            waiting=0,
+            kv_usage=0.0,
+            refused=len(refusals),
+            refused_code=code,
+            needed_tokens=needed or None,
+        )
     w = np.asarray(t.duration, dtype=float)
     waiting, running = np.asarray(t.waiting), np.asarray(t.running)
     blocks = max(1, summary.num_gpu_blocks - 1)
@@ -616,27 +924,51 @@ def _of_run(run: Run) -> Figures:
             mine = t.replica == r
             mw = w[mine]
             total = float(mw.sum()) or 1.0
-            rows.append(EngineFigures(str(int(r)), float((running[mine] * mw).sum()) / total,
-                                      float((waiting[mine] * mw).sum()) / total, float(((1 - free[mine]) * mw).sum()) / total))
+            rows.append(
+                EngineFigures(
+                    str(int(r)),
+                    float((running[mine] * mw).sum()) / total,
+                    float((waiting[mine] * mw).sum()) / total,
+                    float(((1 - free[mine]) * mw).sum()) / total,
+                )
+            )
         engines = tuple(rows)
     loaded = queue if queued_s > 0 else w > 0
     weight = w[loaded]
     usage = float(((1 - free[loaded]) * weight).sum() / weight.sum())
     wall = summary.duration_s or 1.0
     return Figures(
-        **base, running=float((running * w).sum()) / busy, waiting=float((waiting * w).sum()) / busy,
+        **base,
+        running=float((running * w).sum()) / busy,
+        waiting=float((waiting * w).sum()) / busy,
         kv_usage=max(usage, float(1 - free.min())) if not queued_s else usage,
-        preemptions=summary.preemptions, preemptions_delta=summary.preemptions, preemptions_per_s=summary.preemptions / wall,
-        gen_tok_s=summary.output_tok_s, engines=engines, at_cap=share(at_cap), budget_bound=share(full_budget & ~at_cap),
-        kv_bound=share(short & (free < max(0.1, 2 * need / blocks))), queue_share=queued_s / busy,
-        queue_mean_s=_finite(summary.queue_mean), gpu_compute=_finite(summary.gpu_compute), gpu_bandwidth=_finite(summary.gpu_bandwidth),
-        gpu_busy=_finite(summary.gpu_busy), host_share=host, refused=int(summary.refused), refused_code=code,
-        needed_tokens=needed or None, prompt_p50=float(np.median(prompt)) if len(prompt) else None,
+        preemptions=summary.preemptions,
+        preemptions_delta=summary.preemptions,
+        preemptions_per_s=summary.preemptions / wall,
+        gen_tok_s=summary.output_tok_s,
+        engines=engines,
+        at_cap=share(at_cap),
+        budget_bound=share(full_budget & ~at_cap),
+        kv_bound=share(short & (free < max(0.1, 2 * need / blocks))),
+        queue_share=queued_s / busy,
+        queue_mean_s=_finite(summary.queue_mean),
+        gpu_compute=_finite(summary.gpu_compute),
+        gpu_bandwidth=_finite(summary.gpu_bandwidth),
+        gpu_busy=_finite(summary.gpu_busy),
+        host_share=host,
+        refused=int(summary.refused),
+        refused_code=code,
+        needed_tokens=needed or None,
+        prompt_p50=float(np.median(prompt)) if len(prompt) else None,
         prompt_spread=float(np.percentile(prompt, 99) / max(1.0, np.median(prompt))) if len(prompt) else None,
         fits=max(1, int(0.9 * blocks / max(1, need))),
-        step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s, prefill_share=float(w[prefilling].sum()) / busy,
-        full_compute=full_compute, step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
-        running_max=int(running.max()), overload=wall / s.duration_s, preempted_share=summary.preemptions / max(1, len(prompt)),
+        step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s,
+        prefill_share=float(w[prefilling].sum()) / busy,
+        full_compute=full_compute,
+        step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
+        running_max=int(running.max()),
+        overload=wall / s.duration_s,
+        preempted_share=summary.preemptions / max(1, len(prompt)),
     )
 
 
@@ -737,7 +1069,7 @@ TEXT: dict[str, str] = {
     "name_startup_oom": "out of memory at start-up",
     "startup_oom_why": "the sampler warm-up with {dummy_requests} rows of logits (max_num_seqs x vocabulary) needs memory outside the KV pool",
     "startup_oom_why_other": "the GPU ran out of memory before serving",
-    "startup_oom_action": "lower max_num_seqs (to {to}) or gpu_memory_utilization; the opposite of \"raise it\"",
+    "startup_oom_action": 'lower max_num_seqs (to {to}) or gpu_memory_utilization; the opposite of "raise it"',
     "startup_oom_action_other": "lower gpu_memory_utilization, max_num_seqs or max_num_batched_tokens; see who else uses the GPU",
     "name_startup_kv_too_small": "the KV pool is smaller than one full-length request",
     "startup_kv_too_small_why": "the KV pool is smaller than one full-length request",
@@ -779,9 +1111,9 @@ TEXT: dict[str, str] = {
     "measure_second_scrape": "a second /metrics scrape a minute later: is the counter moving?",
     "measure_preemption_rate": "rate(vllm:num_preemptions_total[5m]): a rate, not the counter",
     "measure_running_vs_cap": "running against max_num_seqs: equal, or below?",
-    "measure_gpu": "GPU compute use (tensor activity, not nvidia-smi's \"busy\")",
+    "measure_gpu": 'GPU compute use (tensor activity, not nvidia-smi\'s "busy")',
     "measure_lengths": "prompt and output lengths (vllm:request_prompt_tokens, vllm:request_generation_tokens): p50 and p99",
-    "measure_kv_pool": "the pool in tokens (start-up line \"GPU KV cache size\") against the longest request",
+    "measure_kv_pool": 'the pool in tokens (start-up line "GPU KV cache size") against the longest request',
     "measure_lora_slots": "vllm:lora_requests_info and --max-loras; vllm:num_requests_waiting_by_reason",
     "measure_connector": "the KV connector's own metrics and structured-output compile times",
     "measure_per_engine": "running, waiting and KV per engine label, not their mean",

@@ -15,29 +15,38 @@ def code(**figures):
     return advise(Figures(**figures))[0].code
 
 
-@pytest.mark.parametrize(("figures", "expected"), [
-    # the lesson's three lines
-    (dict(running=60, waiting=0, kv_usage=0.99), "KV_FULL"),
-    (dict(running=64, waiting=200, kv_usage=0.3, cap=64), "BUDGET_SMALL"),
-    (dict(running=200, waiting=0, kv_usage=0.98, preemptions_per_s=2.0), "PAST_SWEET_SPOT"),
-    # what they leave out
-    (dict(running=36, waiting=80, kv_usage=0.99, cap=256), "KV_FULL_WITH_QUEUE"),
-    (dict(running=12, waiting=80, kv_usage=0.2, cap=256), "PREFILL_BOUND"),
-    (dict(running=1, waiting=5, kv_usage=0.03), "NOT_BUDGET_LORA_OR_OTHER"),
-    (dict(running=1, waiting=14, kv_usage=0.03, waiting_deferred=14), "NOT_BUDGET_DEFERRED"),
-    (dict(running=1, waiting=14, kv_usage=0.03, waiting_deferred=14, lora_waiting=2, lora_slots=1), "NOT_BUDGET_LORA"),
-    (dict(running=0, waiting=3, kv_usage=0.0), "NEVER_FITS"),
-    (dict(running=100, waiting=0, kv_usage=0.2, running_flat=True), "CLIENT_LIMITED"),
-    (dict(running=0, waiting=0, kv_usage=0.0), "IDLE"),
-    (dict(running=30, waiting=0, kv_usage=0.5), "HEALTHY"),
-    (dict(error="oom_sampler_warmup", error_params={"dummy_requests": 1024}), "STARTUP_OOM"),
-    # the counter is history, its rate is not
-    (dict(running=30, waiting=0, kv_usage=0.5, preemptions=5000), "HEALTHY"),
-    (dict(running=30, waiting=0, kv_usage=0.99, preemptions=5000, preemptions_delta=0, preemptions_per_s=0.0), "KV_FULL"),
-    # unknown is not 0
-    (dict(running=30, waiting=50, kv_usage=None), "UNKNOWN"),
-    (dict(), "UNKNOWN"),
-])
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        # the lesson's three lines
+        (dict(running=60, waiting=0, kv_usage=0.99), "KV_FULL"),
+        (dict(running=64, waiting=200, kv_usage=0.3, cap=64), "BUDGET_SMALL"),
+        (dict(running=200, waiting=0, kv_usage=0.98, preemptions_per_s=2.0), "PAST_SWEET_SPOT"),
+        # what they leave out
+        (dict(running=36, waiting=80, kv_usage=0.99, cap=256), "KV_FULL_WITH_QUEUE"),
+        (dict(running=12, waiting=80, kv_usage=0.2, cap=256), "PREFILL_BOUND"),
+        (dict(running=1, waiting=5, kv_usage=0.03), "NOT_BUDGET_LORA_OR_OTHER"),
+        (dict(running=1, waiting=14, kv_usage=0.03, waiting_deferred=14), "NOT_BUDGET_DEFERRED"),
+        (
+            dict(running=1, waiting=14, kv_usage=0.03, waiting_deferred=14, lora_waiting=2, lora_slots=1),
+            "NOT_BUDGET_LORA",
+        ),
+        (dict(running=0, waiting=3, kv_usage=0.0), "NEVER_FITS"),
+        (dict(running=100, waiting=0, kv_usage=0.2, running_flat=True), "CLIENT_LIMITED"),
+        (dict(running=0, waiting=0, kv_usage=0.0), "IDLE"),
+        (dict(running=30, waiting=0, kv_usage=0.5), "HEALTHY"),
+        (dict(error="oom_sampler_warmup", error_params={"dummy_requests": 1024}), "STARTUP_OOM"),
+        # the counter is history, its rate is not
+        (dict(running=30, waiting=0, kv_usage=0.5, preemptions=5000), "HEALTHY"),
+        (
+            dict(running=30, waiting=0, kv_usage=0.99, preemptions=5000, preemptions_delta=0, preemptions_per_s=0.0),
+            "KV_FULL",
+        ),
+        # unknown is not 0
+        (dict(running=30, waiting=50, kv_usage=None), "UNKNOWN"),
+        (dict(), "UNKNOWN"),
+    ],
+)
 def test_figures_have_the_diagnosis_that_the_field_gives_them(figures, expected):
     assert code(**figures) == expected
 
@@ -63,8 +72,20 @@ def test_a_raise_never_goes_beyond_what_the_pool_holds():
 def test_every_advice_can_be_said_whatever_is_unknown():
     rng = random.Random(3)
     for _ in range(2000):
-        figures = {k: rng.choice([None, 0, 1, 3, 64, 100, 0.5, 0.99]) for k in
-                   ("running", "waiting", "swapped", "cap", "preemptions", "preemptions_delta", "preemptions_per_s", "gen_tok_s", "waiting_deferred")}
+        figures = {
+            k: rng.choice([None, 0, 1, 3, 64, 100, 0.5, 0.99])
+            for k in (
+                "running",
+                "waiting",
+                "swapped",
+                "cap",
+                "preemptions",
+                "preemptions_delta",
+                "preemptions_per_s",
+                "gen_tok_s",
+                "waiting_deferred",
+            )
+        }
         figures["kv_usage"] = rng.choice([None, 0.0, 0.3, 0.92, 1.0])
         for advice in advise(Figures(**figures)):
             assert str(advice) and advice.as_dict()
@@ -81,14 +102,23 @@ def test_pages_have_the_same_sentences_in_both_languages(language):
 
 def draw(rng):
     return Scenario(
-        arrival=rng.choice(["poisson", "poisson", "bursty", "spike", "constant"]), request_rate=rng.choice([5.0, 10.0, 20.0, 40.0, 80.0, 150.0]),
-        duration_s=rng.choice([5.0, 8.0, 10.0]), lengths=rng.choice(["lognormal", "lognormal", "fixed", "mixture"]),
-        prompt_tokens=rng.choice([64, 256, 512, 1500, 3000]), output_tokens=rng.choice([32, 128, 256, 500]),
-        long_prompt_tokens=rng.choice([8000, 16_000]), long_share=rng.choice([0.02, 0.05, 0.1]), seed=rng.randrange(10**6),
-        max_num_seqs=rng.choice([8, 16, 32, 64, 128, 256, 512]), max_num_batched_tokens=rng.choice([512, 1024, 2048, 4096, 8192]),
-        num_gpu_blocks_override=rng.choice([0, 0, 1300, 1500, 3000, 6000]), max_model_len=rng.choice([20_000, 20_000, 20_000, 4096]),
-        gpu_memory_utilization=rng.choice([0.3, 0.5, 0.8, 0.92]), data_parallel_size=rng.choice([1, 1, 1, 2]),
-        router=rng.choice(["round_robin", "vllm"]), host=rng.choice(["v1", "v1", "v0"]),
+        arrival=rng.choice(["poisson", "poisson", "bursty", "spike", "constant"]),
+        request_rate=rng.choice([5.0, 10.0, 20.0, 40.0, 80.0, 150.0]),
+        duration_s=rng.choice([5.0, 8.0, 10.0]),
+        lengths=rng.choice(["lognormal", "lognormal", "fixed", "mixture"]),
+        prompt_tokens=rng.choice([64, 256, 512, 1500, 3000]),
+        output_tokens=rng.choice([32, 128, 256, 500]),
+        long_prompt_tokens=rng.choice([8000, 16_000]),
+        long_share=rng.choice([0.02, 0.05, 0.1]),
+        seed=rng.randrange(10**6),
+        max_num_seqs=rng.choice([8, 16, 32, 64, 128, 256, 512]),
+        max_num_batched_tokens=rng.choice([512, 1024, 2048, 4096, 8192]),
+        num_gpu_blocks_override=rng.choice([0, 0, 1300, 1500, 3000, 6000]),
+        max_model_len=rng.choice([20_000, 20_000, 20_000, 4096]),
+        gpu_memory_utilization=rng.choice([0.3, 0.5, 0.8, 0.92]),
+        data_parallel_size=rng.choice([1, 1, 1, 2]),
+        router=rng.choice(["round_robin", "vllm"]),
+        host=rng.choice(["v1", "v1", "v0"]),
     )
 
 
@@ -113,7 +143,9 @@ def test_in_200_unhealthy_runs_the_action_improves_what_it_promised_in_nine_of_t
             after = getattr(simulate(scenario.but(**change)).summary(), name)
         except SimError as error:
             after = error
-        good = not isinstance(after, SimError) and (after > before if advice.promise.startswith("+") else after < before)
+        good = not isinstance(after, SimError) and (
+            after > before if advice.promise.startswith("+") else after < before
+        )
         kept += good
         tally[advice.code, "kept" if good else "broken"] += 1
         if not good:

@@ -42,17 +42,30 @@ def story(key):
 def ask(tmp_path_factory):
     """A Prometheus that holds the stories, as a function from PromQL (at the end of them) to its result."""
     home = tmp_path_factory.mktemp("prometheus")
-    series = sorted((line for key in CASES for line in story(key)), key=lambda x: (x.rsplit(" ", 2)[0], int(x.rsplit(" ", 1)[1])))
+    series = sorted(
+        (line for key in CASES for line in story(key)), key=lambda x: (x.rsplit(" ", 2)[0], int(x.rsplit(" ", 1)[1]))
+    )
     (home / "all.om").write_text("\n".join(series) + "\n# EOF\n")
-    made = subprocess.run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "all.om", "data"], cwd=home, capture_output=True)
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", "all.om", "data"], cwd=home, capture_output=True
+    )
     assert made.returncode == 0, made.stderr.decode()[-500:] + made.stdout.decode()[-500:]
     (home / "prometheus.yml").write_text("global: {scrape_interval: 5s}\n")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     server = subprocess.Popen(
-        ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data", "--storage.tsdb.retention.time=100y",
-         f"--web.listen-address=127.0.0.1:{port}"], cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [
+            "prometheus",
+            "--config.file=prometheus.yml",
+            "--storage.tsdb.path=data",
+            "--storage.tsdb.retention.time=100y",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     url = f"http://127.0.0.1:{port}"
     pause, deadline = threading.Event(), time.monotonic() + 60
     while True:
@@ -79,7 +92,9 @@ def ask(tmp_path_factory):
 
 def test_promtool_finds_nothing_wrong_with_the_format():
     run = simulate(instance(INCIDENTS[0], 1))
-    found = subprocess.run(["promtool", "check", "metrics"], input=export.metrics_text(run).encode(), capture_output=True)
+    found = subprocess.run(
+        ["promtool", "check", "metrics"], input=export.metrics_text(run).encode(), capture_output=True
+    )
     complaints = found.stderr.decode() + found.stdout.decode()
     # vLLM's own names are not to promtool's taste (colons, a histogram called _total); the syntax must be
     assert "error while linting" not in complaints and "parsing" not in complaints, complaints
@@ -94,14 +109,21 @@ def test_promtool_accepts_the_alert_rules(tmp_path):
 @pytest.mark.parametrize("panel", export.grafana()["panels"], ids=lambda p: p["title"])
 def test_every_query_of_the_dashboard_has_an_answer(ask, panel):
     for target in panel["targets"]:
-        expression = target["expr"].replace("$__rate_interval", "1m").replace("$model_name", "cap|both_full|thrash|fine")
+        expression = (
+            target["expr"].replace("$__rate_interval", "1m").replace("$model_name", "cap|both_full|thrash|fine")
+        )
         values = [float(r["value"][1]) for r in ask(expression)]
         assert values and all(v == v for v in values), expression
 
 
-@pytest.mark.parametrize(("alert", "fires"), [
-    ("VllmQueueWithFreeCache", {"cap"}), ("VllmQueueAndCacheFull", {"both_full", "thrash"}), ("VllmPreempting", {"thrash"}),
-])
+@pytest.mark.parametrize(
+    ("alert", "fires"),
+    [
+        ("VllmQueueWithFreeCache", {"cap"}),
+        ("VllmQueueAndCacheFull", {"both_full", "thrash"}),
+        ("VllmPreempting", {"thrash"}),
+    ],
+)
 def test_an_alert_fires_on_its_disease_and_not_on_a_healthy_server(ask, alert, fires):
     expression = next(a.expr for a in export.ALERTS if a.name == alert)
     found = {r["metric"].get("model_name") for r in ask(expression)}

@@ -13,45 +13,68 @@ def one(text):
 
 
 def test_nan_and_zero_over_zero_are_unknown():
-    report = diagnose('vllm:num_requests_running{engine="0"} 5\nvllm:num_requests_waiting{engine="0"} 10\n'
-                      'vllm:kv_cache_usage_perc{engine="0"} NaN\nvllm:prefix_cache_queries_total{engine="0"} 0.0\n'
-                      'vllm:prefix_cache_hits_total{engine="0"} 0.0\nvllm:time_to_first_token_seconds_sum{engine="0"} 0.0\n'
-                      'vllm:time_to_first_token_seconds_count{engine="0"} 0.0\n')
+    report = diagnose(
+        'vllm:num_requests_running{engine="0"} 5\nvllm:num_requests_waiting{engine="0"} 10\n'
+        'vllm:kv_cache_usage_perc{engine="0"} NaN\nvllm:prefix_cache_queries_total{engine="0"} 0.0\n'
+        'vllm:prefix_cache_hits_total{engine="0"} 0.0\nvllm:time_to_first_token_seconds_sum{engine="0"} 0.0\n'
+        'vllm:time_to_first_token_seconds_count{engine="0"} 0.0\n'
+    )
     figures = report.parse["engines"]["0"]
     assert figures["kv_usage"] is None and figures["prefix_hit_rate"] is None and figures["ttft_mean_s"] is None
     assert report.unknown and report.advice[0].code == "UNKNOWN"
 
 
 def test_a_version_in_between_has_both_names():
-    report = diagnose('vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:kv_cache_usage_perc{engine="0"} 0.55\n'
-                      'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n')
+    report = diagnose(
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:kv_cache_usage_perc{engine="0"} 0.55\n'
+        'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
+    )
     assert report.parse["engine_family"] == "vllm-v1" and report.parse["engines"]["0"]["kv_usage"] == 0.55
 
 
 @pytest.mark.parametrize("prefix", ["ray_vllm_", "ray_vllm:", "vllm_", "vllm:"])
 def test_ray_and_others_rename(prefix):
-    text = "".join(f'{prefix}{n}{{engine="0",ReplicaId="a"}} {v}\n' for n, v in
-                   (("num_requests_running", 64), ("num_requests_waiting", 164), ("kv_cache_usage_perc", 0.4)))
+    text = "".join(
+        f'{prefix}{n}{{engine="0",ReplicaId="a"}} {v}\n'
+        for n, v in (("num_requests_running", 64), ("num_requests_waiting", 164), ("kv_cache_usage_perc", 0.4))
+    )
     assert one(text)["waiting"] == 164 and diagnose(text).advice[0].code == "BUDGET_SMALL"
 
 
 def test_replicas_on_one_page_are_kept_apart():
-    text = "".join(f'ray_vllm_{n}{{ReplicaId="{r}",engine="0",model_name="m"}} {v}\n' for n, r, v in (
-        ("num_requests_running", "a", 64), ("num_requests_running", "b", 9), ("num_requests_waiting", "a", 90),
-        ("num_requests_waiting", "b", 0), ("kv_cache_usage_perc", "a", 0.9), ("kv_cache_usage_perc", "b", 0.1)))
+    text = "".join(
+        f'ray_vllm_{n}{{ReplicaId="{r}",engine="0",model_name="m"}} {v}\n'
+        for n, r, v in (
+            ("num_requests_running", "a", 64),
+            ("num_requests_running", "b", 9),
+            ("num_requests_waiting", "a", 90),
+            ("num_requests_waiting", "b", 0),
+            ("kv_cache_usage_perc", "a", 0.9),
+            ("kv_cache_usage_perc", "b", 0.1),
+        )
+    )
     report = diagnose(text)
     assert len(report.parse["engines"]) == 2 and report.parse["aggregate"]["waiting"] == 90
     assert report.advice[0].code == "DP_IMBALANCE"
 
 
 def test_processes_of_one_engine_add_up():
-    text = "".join(f'vllm:{n}{{engine="0",pid="{p}"}} {v}\n' for n, p, v in (
-        ("num_requests_running", 1, 5), ("num_requests_running", 2, 7), ("kv_cache_usage_perc", 1, 0.3), ("kv_cache_usage_perc", 2, 0.3)))
+    text = "".join(
+        f'vllm:{n}{{engine="0",pid="{p}"}} {v}\n'
+        for n, p, v in (
+            ("num_requests_running", 1, 5),
+            ("num_requests_running", 2, 7),
+            ("kv_cache_usage_perc", 1, 0.3),
+            ("kv_cache_usage_perc", 2, 0.3),
+        )
+    )
     assert one(text)["running"] == 12 and one(text)["kv_usage"] == 0.3
 
 
 def test_nim_has_no_prefix_and_tells_its_cap():
-    report = diagnose("num_requests_running 256\nnum_requests_waiting 40\nnum_request_max 256\ngpu_cache_usage_perc 0.51\n")
+    report = diagnose(
+        "num_requests_running 256\nnum_requests_waiting 40\nnum_request_max 256\ngpu_cache_usage_perc 0.51\n"
+    )
     assert report.parse["engine_family"] == "nim" and report.parse["config"]["max_num_seqs"] == 256
     assert report.advice[0].code == "BUDGET_SMALL" and report.advice[0].confidence == "high"
 
@@ -62,8 +85,10 @@ def test_tgi_says_nothing_of_kv():
 
 
 def test_a_router_is_not_an_engine():
-    report = diagnose('vllm:current_qps{server="http://a"} 3\nvllm:num_requests_running{server="http://a"} 12\n'
-                      'vllm:num_requests_waiting{server="http://a"} 0\n')
+    report = diagnose(
+        'vllm:current_qps{server="http://a"} 3\nvllm:num_requests_running{server="http://a"} 12\n'
+        'vllm:num_requests_waiting{server="http://a"} 0\n'
+    )
     assert report.parse["engine_family"] == "vllm-router"
 
 
@@ -80,9 +105,11 @@ def test_openmetrics_times_give_the_interval():
 
 
 def test_a_query_answer_of_prometheus_is_read_too():
-    report = diagnose('{"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:num_requests_running",'
-                      '"engine":"0"},"value":[1764123456.7,"17"]},{"metric":{"__name__":"vllm:num_requests_waiting","engine":"0"},'
-                      '"value":[1764123456.7,"0"]}]}}')
+    report = diagnose(
+        '{"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:num_requests_running",'
+        '"engine":"0"},"value":[1764123456.7,"17"]},{"metric":{"__name__":"vllm:num_requests_waiting","engine":"0"},'
+        '"value":[1764123456.7,"0"]}]}}'
+    )
     assert report.kind == "metrics" and report.parse["engines"]["0"]["running"] == 17
 
 
@@ -97,3 +124,12 @@ def test_a_run_reads_back_from_its_own_metrics():
     assert report.parse["config"]["num_gpu_blocks"] == run.num_gpu_blocks
     middle = diagnose(export.metrics_text(run, until=8.0))
     assert middle.advice[0].code == "BUDGET_SMALL" and middle.parse["engines"]["0"]["running"] >= 14
+
+
+def test_ranks_of_one_sglang_engine_are_not_added_up():
+    text = "".join(
+        f'sglang:{n}{{model_name="m",tp_rank="{r}"}} {v}\n'
+        for r in (0, 1)
+        for n, v in (("num_running_reqs", 48), ("num_queue_reqs", 161), ("token_usage", 0.97))
+    )
+    assert one(text)["running"] == 48 and diagnose(text).advice[0].code == "KV_FULL_WITH_QUEUE"

@@ -38,9 +38,9 @@ def test_a_real_looking_paste_is_read_and_diagnosed_as_its_keeper_says(case):
 
 SECRETS = {
     "docker": 'docker run -e HF_TOKEN=hf_abcdefghijABCDEFGH1234 -e "OPENAI_API_KEY=sk-proj-abcdefgh12345678" vllm/vllm-openai --model m '
-              "--api-key tok-verysecret",
+    "--api-key tok-verysecret",
     "compose": "services:\n  v:\n    image: vllm/vllm-openai\n    command: --model m --api-key tok-verysecret\n    environment:\n"
-               "      - HF_TOKEN=hf_abcdefghijABCDEFGH1234\n      - AWS_SECRET_ACCESS_KEY=sk-proj-abcdefgh12345678\n",
+    "      - HF_TOKEN=hf_abcdefghijABCDEFGH1234\n      - AWS_SECRET_ACCESS_KEY=sk-proj-abcdefgh12345678\n",
     "shell": "export HF_TOKEN=hf_abcdefghijABCDEFGH1234\nvllm serve m --api-key=tok-verysecret --served-model-name sk-proj-abcdefgh12345678",
     "variable": "KEY=tok-verysecret; HF_TOKEN=hf_abcdefghijABCDEFGH1234 vllm serve m --api-key $KEY --foo sk-proj-abcdefgh12345678",
     "label": 'vllm:num_requests_running{engine="0",instance="http://me:tok-verysecret@h",model_name="hf_abcdefghijABCDEFGH1234"} 1\n',
@@ -57,14 +57,29 @@ def test_no_secret_of_a_paste_comes_out(where):
 
 M = 10_000_000
 STRANGE = {
-    "binary": bytes(range(256)) * (M // 256), "nulls": "\0" * 1000, "empty": "", "blank": " \n" * 1000,
-    "novel": "It was the best of times, it was the worst of times.\n" * (M // 53), "novel in a line": "It was the best of times, " * (M // 26),
-    "html": "<!DOCTYPE html><html>" + "<p>hello</p>\n" * (M // 13) + "</html>", "dashes": "-" * M, "dashes, long": "vllm serve " + "—" * (M // 3),
-    "braces": "{" * M, "brackets": "[" * M, "open labels": "vllm:x{" * (M // 7), "quotes": '"' * M, "colours": "\x1b[1m" * (M // 4),
-    "dollars": "vllm serve m " + "${A:-" * (M // 5), "redirections": "vllm serve m " + " >" * (M // 2), "digits": "Avg prompt throughput: " + "1" * M,
-    "deep yaml": "args: " + "[" * 20_000 + "\n--max-num-seqs 3", "csv": "1,2,3,4\n" * (M // 8), "surrogates": "\ud800" * 1000,
-    "yaml bomb": 'a: &a ["x","x"]\n' + "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9))
-                 + "\nargs: [--max-num-seqs, 3]",
+    "binary": bytes(range(256)) * (M // 256),
+    "nulls": "\0" * 1000,
+    "empty": "",
+    "blank": " \n" * 1000,
+    "novel": "It was the best of times, it was the worst of times.\n" * (M // 53),
+    "novel in a line": "It was the best of times, " * (M // 26),
+    "html": "<!DOCTYPE html><html>" + "<p>hello</p>\n" * (M // 13) + "</html>",
+    "dashes": "-" * M,
+    "dashes, long": "vllm serve " + "—" * (M // 3),
+    "braces": "{" * M,
+    "brackets": "[" * M,
+    "open labels": "vllm:x{" * (M // 7),
+    "quotes": '"' * M,
+    "colours": "\x1b[1m" * (M // 4),
+    "dollars": "vllm serve m " + "${A:-" * (M // 5),
+    "redirections": "vllm serve m " + " >" * (M // 2),
+    "digits": "Avg prompt throughput: " + "1" * M,
+    "deep yaml": "args: " + "[" * 20_000 + "\n--max-num-seqs 3",
+    "csv": "1,2,3,4\n" * (M // 8),
+    "surrogates": "\ud800" * 1000,
+    "yaml bomb": 'a: &a ["x","x"]\n'
+    + "\n".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9))
+    + "\nargs: [--max-num-seqs, 3]",
 }
 
 

@@ -14,9 +14,13 @@ _BARE_COLOUR = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m")
 _JSON_TEXT_KEYS = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body", "content")
 
 _SECRET_NAME = re.compile(
-    r"TOKEN$|^TOKEN|_TOKEN_|API_?KEY|ACCESS_?KEY|SECRET|PASSW|CREDENTIAL|PRIVATE_?KEY|AUTHORIZATION|BEARER|(?:^|_)KEY$", re.I
+    r"TOKEN$|^TOKEN|_TOKEN_|API_?KEY|ACCESS_?KEY|SECRET|PASSW|CREDENTIAL|PRIVATE_?KEY|AUTHORIZATION|BEARER|(?:^|_)KEY$",
+    re.I,
 )
-_NOT_SECRET = re.compile(r"TOKENS$|TOKEN_(?:THRESHOLD|LATENCY|BUDGET|USAGE)|PER_TOKEN|PER_OUTPUT_TOKEN|FIRST_TOKEN|TOKENIZER|TOKEN_ID|CUDA|NUM_", re.I)
+_NOT_SECRET = re.compile(
+    r"TOKENS$|TOKEN_(?:THRESHOLD|LATENCY|BUDGET|USAGE)|PER_TOKEN|PER_OUTPUT_TOKEN|FIRST_TOKEN|TOKENIZER|TOKEN_ID|CUDA|NUM_",
+    re.I,
+)
 _SECRET_VALUE = re.compile(
     r"\bhf_(?:[A-Za-z0-9]{24,}|(?=[a-z]{0,40}[A-Z0-9])[A-Za-z0-9]{8,})|\bsk-[A-Za-z0-9_\-]{8,}|\bnvapi-[A-Za-z0-9_\-]{8,}|\bgh[pousr]_[A-Za-z0-9]{16,}"
     r"|\bgithub_pat_\w{16,}|\bAKIA[0-9A-Z]{12,}|\bAIza[0-9A-Za-z_\-]{20,}|\bxox[abprs]-[A-Za-z0-9\-]{8,}"
@@ -30,10 +34,10 @@ def decode(data: bytes | str) -> tuple[str, list[str], str]:
     """The text of a paste, notes on what was done to it, and what it is if it is not text ("" or "binary")."""
     notes: list[str] = []
     if isinstance(data, bytes):
-        head = data[:65536]
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        start = data[:65536]
+        if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
             text = data[: 2 * MAX_CHARS].decode("utf-16", "replace")
-        elif b"\0" in head:
+        elif b"\0" in start:
             return "", notes, "binary"
         else:
             text = data.decode("utf-8-sig", "replace")
@@ -48,7 +52,13 @@ def decode(data: bytes | str) -> tuple[str, list[str], str]:
         half = MAX_CHARS // 2
         head, tail = text[:half], text[-half:]
         text = (head.rpartition("\n")[0] or head) + "\n" + (tail.partition("\n")[2] or tail)
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufeff", "").replace("\u00a0", " ").replace("\u200b", "")
+    text = (
+        text.replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .replace("\ufeff", "")
+        .replace("\u00a0", " ")
+        .replace("\u200b", "")
+    )
     return text, notes, ""
 
 
@@ -61,7 +71,7 @@ def strip_colour(text: str) -> str:
 
 def unwrap_json_lines(text: str) -> tuple[str, bool]:
     """Log lines out of Docker's JSON file format or a structured logger's; and whether there were any."""
-    if '{"' not in text and "{ \"" not in text:
+    if '{"' not in text and '{ "' not in text:
         return text, False
     lines, found = [], False
     for line in text.split("\n"):
@@ -94,7 +104,8 @@ def scrub(value: Any) -> Any:
         return _SECRET_VALUE.sub(HIDDEN, value)
     if isinstance(value, dict):
         return {
-            scrub(k): HIDDEN if isinstance(v, str) and v and is_secret_name(str(k)) else scrub(v) for k, v in value.items()
+            scrub(k): HIDDEN if isinstance(v, str) and v and is_secret_name(str(k)) else scrub(v)
+            for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [scrub(v) for v in value]

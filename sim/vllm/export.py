@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 TODAY = (0, 32)
 _NOT_FLAGS = {"weights", "model"}
-SERVER_FIELDS = tuple(
-    name for name, s in SETTINGS.items() if s.flag and name not in _NOT_FLAGS
-)
+SERVER_FIELDS = tuple(name for name, s in SETTINGS.items() if s.flag and name not in _NOT_FLAGS)
 """Fields of a Scenario that a `vllm serve` line carries, besides the model and its weights."""
 _WHAT_IF = ("batching", "preemption_mode", "victim", "host", "expert_skew")
 
@@ -46,8 +44,11 @@ def defaults(gpu: str, model: str = "", version: tuple[int, int] = TODAY) -> dic
     else:
         seqs, tokens = 256, 2048
     found = {name: SETTINGS[name].default for name in SERVER_FIELDS}
-    found |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens,
-              "gpu_memory_utilization": 0.92 if version >= (0, 12) else 0.9}
+    found |= {
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "gpu_memory_utilization": 0.92 if version >= (0, 12) else 0.9,
+    }
     if version < (0, 8):
         found |= {"enable_prefix_caching": False, "scheduler_reserve_full_isl": True}
     if model:
@@ -142,8 +143,9 @@ def command_line(scenario: Scenario) -> CommandLine:
     return CommandLine(tuple(words), tuple(lost))
 
 
-def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str | None = None, base: Scenario | None = None
-                ) -> tuple[Scenario, list[Note]]:
+def settings_of(
+    parse: Mapping[str, Any], *, gpu: str | None = None, image: str | None = None, base: Scenario | None = None
+) -> tuple[Scenario, list[Note]]:
     """The scenario of a read command line (`serve.read(...).parse`), with the defaults that GPU and version imply.
 
     Traffic and what no flag says are `base`'s. Also returns what had to be assumed or left out, as Notes.
@@ -165,7 +167,7 @@ def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str 
         values["batching"] = "prefill_first"
         values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_model_len"])
     for name in SERVER_FIELDS:
-        given = parse.get(name)
+        given: Any = parse.get(name)
         if given is None:
             continue
         setting = SETTINGS[name]
@@ -178,7 +180,8 @@ def settings_of(parse: Mapping[str, Any], *, gpu: str | None = None, image: str 
         if not isinstance(given, setting.kind) or (setting.choices and given not in setting.choices):
             notes.append(_note("not_simulated", name=name, value=str(given)[:60]))
             continue
-        if setting.low is not None and setting.high is not None and not setting.low <= given <= setting.high:
+        number: Any = given
+        if setting.low is not None and setting.high is not None and not setting.low <= number <= setting.high:
             notes.append(_note("not_simulated", name=name, value=given))
             continue
         values[name] = given
@@ -206,9 +209,14 @@ def _weights(parse: Mapping[str, Any]) -> str:
 
 def _model(given: str, fallback: str, notes: list[Note]) -> str:
     """The catalogue's name of what a command line calls its model."""
+
     def plain(name: str) -> str:
         bare = name.rstrip("/").rsplit("/", 1)[-1].lower()
-        bare = re.sub(r"meta-|-(?:instruct|chat|hf|awq|gptq|fp8|int4|int8|bf16|base|it|2507|quantized|w4a16|w8a8|v\d(?:\.\d)?)\b", "", bare)
+        bare = re.sub(
+            r"meta-|-(?:instruct|chat|hf|awq|gptq|fp8|int4|int8|bf16|base|it|2507|quantized|w4a16|w8a8|v\d(?:\.\d)?)\b",
+            "",
+            bare,
+        )
         return re.sub(r"[^a-z0-9]", "", bare.replace("3.3-70b", "3.1-70b"))
 
     if not given:
@@ -235,9 +243,32 @@ def _model(given: str, fallback: str, notes: list[Note]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- /metrics
 
-_TTFT = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
-_TPOT = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-_E2E = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+    160,
+    640,
+    2560,
+)
+_TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_E2E = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _COUNTS = tuple(m * 10**e for e in range(7) for m in (1, 2, 5))
 _TIMES = (1, 2, 3, 4, 5, 10, 20)
@@ -275,17 +306,27 @@ class _Collector:
             gauges.setdefault(metric, GaugeMetricFamily(metric, words, labels=labels)).add_metric([name, who], value)
 
         def counter(metric: str, words: str, value: float, who: str) -> None:
-            counters.setdefault(metric, CounterMetricFamily(metric, words, labels=labels)).add_metric([name, who], value)
+            counters.setdefault(metric, CounterMetricFamily(metric, words, labels=labels)).add_metric(
+                [name, who], value
+            )
 
-        def histogram(metric: str, words: str, values: Any, edges: tuple[float, ...], who: str, weights: Any = None) -> None:
+        def histogram(
+            metric: str, words: str, values: Any, edges: tuple[float, ...], who: str, weights: Any = None
+        ) -> None:
             family = histograms.setdefault(metric, HistogramMetricFamily(metric, words, labels=labels))
             buckets, total = _histogram(values, edges, weights)
             family.add_metric([name, who], buckets, total)
 
-        reasons = GaugeMetricFamily("vllm:num_requests_waiting_by_reason", "Number of waiting requests by reason.",
-                                    labels=["model_name", "engine", "reason"])
-        success = CounterMetricFamily("vllm:request_success", "Count of successfully processed requests.",
-                                      labels=["model_name", "engine", "finished_reason"])
+        reasons = GaugeMetricFamily(
+            "vllm:num_requests_waiting_by_reason",
+            "Number of waiting requests by reason.",
+            labels=["model_name", "engine", "reason"],
+        )
+        success = CounterMetricFamily(
+            "vllm:request_success",
+            "Count of successfully processed requests.",
+            labels=["model_name", "engine", "finished_reason"],
+        )
         for r in replicas:
             who = str(r)
             mine = (t.replica == r) & (t.start + t.duration <= self.until)
@@ -300,36 +341,94 @@ class _Collector:
             gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting, who)
             reasons.add_metric([name, who, "capacity"], waiting)
             reasons.add_metric([name, who, "deferred"], 0.0)
-            gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
-                  1 - float(t.free_end[last]) / blocks if last >= 0 else 0.0, who)
-            counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", float(t.preempted[mine].sum()), who)
+            gauge(
+                "vllm:kv_cache_usage_perc",
+                "KV-cache usage. 1 means 100 percent usage.",
+                1 - float(t.free_end[last]) / blocks if last >= 0 else 0.0,
+                who,
+            )
+            counter(
+                "vllm:num_preemptions",
+                "Cumulative number of preemption from the engine.",
+                float(t.preempted[mine].sum()),
+                who,
+            )
             prompts, cached = run.requests.prompt, run.cached
             counter("vllm:prompt_tokens", "Number of prefill tokens processed.", float(prompts[began].sum()), who)
-            counter("vllm:generation_tokens", "Number of generation tokens processed.", float(t.sampled[mine].sum()), who)
-            counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.",
-                    float(prompts[entered].sum()), who)
-            counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", float(cached[entered].sum()), who)
+            counter(
+                "vllm:generation_tokens", "Number of generation tokens processed.", float(t.sampled[mine].sum()), who
+            )
+            counter(
+                "vllm:prefix_cache_queries",
+                "Prefix cache queries, in terms of number of queried tokens.",
+                float(prompts[entered].sum()),
+                who,
+            )
+            counter(
+                "vllm:prefix_cache_hits",
+                "Prefix cache hits, in terms of number of cached tokens.",
+                float(cached[entered].sum()),
+                who,
+            )
             full = run.generated[done] >= run.requests.output[done]
             success.add_metric([name, who, "length"], float(full.sum()))
             success.add_metric([name, who, "stop"], float((~full).sum()))
             tokens = np.where(t.prefill_tokens > 0, t.prefill_tokens + t.decode_seqs, t.decode_seqs)[mine]
-            histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", tokens, _STEP, who)
-            histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.",
-                      (run.first_token - run.arrival)[began], _TTFT, who)
+            histogram(
+                "vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", tokens, _STEP, who
+            )
+            histogram(
+                "vllm:time_to_first_token_seconds",
+                "Histogram of time to first token in seconds.",
+                (run.first_token - run.arrival)[began],
+                _TTFT,
+                who,
+            )
             later = np.maximum(run.generated - 1, 1)
-            histogram("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.",
-                      t.duration[mine], _TPOT, who, np.asarray(run.steady)[mine])
-            histogram("vllm:request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.",
-                      ((run.finish - run.first_token) / later)[done], _TPOT, who)
+            histogram(
+                "vllm:inter_token_latency_seconds",
+                "Histogram of inter-token latency in seconds.",
+                t.duration[mine],
+                _TPOT,
+                who,
+                np.asarray(run.steady)[mine],
+            )
+            histogram(
+                "vllm:request_time_per_output_token_seconds",
+                "Histogram of time_per_output_token_seconds per request.",
+                ((run.finish - run.first_token) / later)[done],
+                _TPOT,
+                who,
+            )
             for metric, values in (
-                ("e2e_request_latency", run.finish - run.arrival), ("request_queue_time", run.first_scheduled - run.arrival),
-                ("request_prefill_time", run.first_token - run.first_scheduled), ("request_decode_time", run.finish - run.first_token),
+                ("e2e_request_latency", run.finish - run.arrival),
+                ("request_queue_time", run.first_scheduled - run.arrival),
+                ("request_prefill_time", run.first_token - run.first_scheduled),
+                ("request_decode_time", run.finish - run.first_token),
                 ("request_inference_time", run.finish - run.first_scheduled),
             ):
-                histogram(f"vllm:{metric}_seconds", f"Histogram of {metric.replace('_', ' ')} in seconds.", values[done], _E2E, who)
+                histogram(
+                    f"vllm:{metric}_seconds",
+                    f"Histogram of {metric.replace('_', ' ')} in seconds.",
+                    values[done],
+                    _E2E,
+                    who,
+                )
             histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", prompts[done], _COUNTS, who)
-            histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", run.generated[done], _COUNTS, who)
-            histogram("vllm:request_num_preemptions", "Histogram of the number of preemptions per request.", run.preemptions[done], _TIMES, who)
+            histogram(
+                "vllm:request_generation_tokens",
+                "Number of generation tokens processed.",
+                run.generated[done],
+                _COUNTS,
+                who,
+            )
+            histogram(
+                "vllm:request_num_preemptions",
+                "Histogram of the number of preemptions per request.",
+                run.preemptions[done],
+                _TIMES,
+                who,
+            )
         yield from gauges.values()
         yield reasons
         yield from counters.values()
@@ -341,11 +440,15 @@ class _Collector:
 def _cache_config(run: Run, name: str, replicas: list[int]) -> Metric:
     s = run.scenario
     info = {
-        "block_size": str(s.block_size), "cache_dtype": s.kv_cache_dtype, "enable_prefix_caching": str(s.enable_prefix_caching),
-        "gpu_memory_utilization": str(s.gpu_memory_utilization), "num_gpu_blocks": str(run.num_gpu_blocks),
+        "block_size": str(s.block_size),
+        "cache_dtype": s.kv_cache_dtype,
+        "enable_prefix_caching": str(s.enable_prefix_caching),
+        "gpu_memory_utilization": str(s.gpu_memory_utilization),
+        "num_gpu_blocks": str(run.num_gpu_blocks),
     }
-    family = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig",
-                               labels=["engine", *info])
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=["engine", *info]
+    )
     for r in replicas:
         family.add_metric([str(r), *info.values()], 1.0)
     return family
@@ -354,7 +457,9 @@ def _cache_config(run: Run, name: str, replicas: list[int]) -> Metric:
 def metrics_text(run: Run, until: float | None = None, model_name: str = "") -> str:
     """The run's /metrics page as vLLM 0.32 would print it `until` s after its start (None: at its end)."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(run, run.duration_s if until is None else until, model_name or hub_name(run.scenario.model)))
+    registry.register(
+        _Collector(run, run.duration_s if until is None else until, model_name or hub_name(run.scenario.model))
+    )
     return generate_latest(registry).decode()
 
 
@@ -379,19 +484,73 @@ PANELS: tuple[Panel, ...] = (
     Panel("waiting", "Waiting requests", "short", (("engine {{engine}}", "vllm:num_requests_waiting"),)),
     Panel("running", "Running requests", "short", (("engine {{engine}}", "vllm:num_requests_running"),)),
     Panel("kv", "KV cache usage", "percentunit", (("engine {{engine}}", "vllm:kv_cache_usage_perc"),)),
-    Panel("preemptions", "Preemptions per second", "ops", (("engine {{engine}}", "sum by (engine) (rate(vllm:num_preemptions_total[$__rate_interval]))"),)),
-    Panel("ttft", "Time to first token", "s", tuple((f"p{int(q * 100)}", _tail("vllm:time_to_first_token_seconds", q)) for q in (0.5, 0.9, 0.99))),
-    Panel("queue", "Time in the queue", "s", tuple((f"p{int(q * 100)}", _tail("vllm:request_queue_time_seconds", q)) for q in (0.5, 0.99))),
-    Panel("itl", "Inter-token latency", "s", tuple((f"p{int(q * 100)}", _tail("vllm:inter_token_latency_seconds", q)) for q in (0.5, 0.99))),
-    Panel("tokens", "Tokens per second", "short", (
-        ("generated", "sum(rate(vllm:generation_tokens_total[$__rate_interval]))"),
-        ("prompt", "sum(rate(vllm:prompt_tokens_total[$__rate_interval]))"))),
-    Panel("step", "Tokens per step", "short", (
-        ("mean", "sum(rate(vllm:iteration_tokens_total_sum[$__rate_interval])) / sum(rate(vllm:iteration_tokens_total_count[$__rate_interval]))"),)),
-    Panel("hits", "Prefix cache hit rate", "percentunit", (
-        ("hit rate", "sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))"),)),
-    Panel("qps", "Requests finished per second", "reqps", (("{{finished_reason}}", "sum by (finished_reason) (rate(vllm:request_success_total[$__rate_interval]))"),)),
-    Panel("lengths", "Prompt length", "short", tuple((f"p{int(q * 100)}", _tail("vllm:request_prompt_tokens", q)) for q in (0.5, 0.99))),
+    Panel(
+        "preemptions",
+        "Preemptions per second",
+        "ops",
+        (("engine {{engine}}", "sum by (engine) (rate(vllm:num_preemptions_total[$__rate_interval]))"),),
+    ),
+    Panel(
+        "ttft",
+        "Time to first token",
+        "s",
+        tuple((f"p{int(q * 100)}", _tail("vllm:time_to_first_token_seconds", q)) for q in (0.5, 0.9, 0.99)),
+    ),
+    Panel(
+        "queue",
+        "Time in the queue",
+        "s",
+        tuple((f"p{int(q * 100)}", _tail("vllm:request_queue_time_seconds", q)) for q in (0.5, 0.99)),
+    ),
+    Panel(
+        "itl",
+        "Inter-token latency",
+        "s",
+        tuple((f"p{int(q * 100)}", _tail("vllm:inter_token_latency_seconds", q)) for q in (0.5, 0.99)),
+    ),
+    Panel(
+        "tokens",
+        "Tokens per second",
+        "short",
+        (
+            ("generated", "sum(rate(vllm:generation_tokens_total[$__rate_interval]))"),
+            ("prompt", "sum(rate(vllm:prompt_tokens_total[$__rate_interval]))"),
+        ),
+    ),
+    Panel(
+        "step",
+        "Tokens per step",
+        "short",
+        (
+            (
+                "mean",
+                "sum(rate(vllm:iteration_tokens_total_sum[$__rate_interval])) / sum(rate(vllm:iteration_tokens_total_count[$__rate_interval]))",
+            ),
+        ),
+    ),
+    Panel(
+        "hits",
+        "Prefix cache hit rate",
+        "percentunit",
+        (
+            (
+                "hit rate",
+                "sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))",
+            ),
+        ),
+    ),
+    Panel(
+        "qps",
+        "Requests finished per second",
+        "reqps",
+        (("{{finished_reason}}", "sum by (finished_reason) (rate(vllm:request_success_total[$__rate_interval]))"),),
+    ),
+    Panel(
+        "lengths",
+        "Prompt length",
+        "short",
+        tuple((f"p{int(q * 100)}", _tail("vllm:request_prompt_tokens", q)) for q in (0.5, 0.99)),
+    ),
 )
 """The dashboard, in reading order: the lesson's list first."""
 
@@ -408,25 +567,56 @@ class Alert:
 
 
 ALERTS: tuple[Alert, ...] = (
-    Alert("VllmQueueWithFreeCache",
-          "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) < 0.85", "5m", "warning",
-          "Requests wait although the KV cache has room: compare running with max_num_seqs"),
-    Alert("VllmQueueAndCacheFull",
-          "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) >= 0.9", "5m", "critical",
-          "Requests wait and the KV cache is full: capacity; do not raise max_num_seqs"),
-    Alert("VllmCacheNearlyFull", "avg_over_time(vllm:kv_cache_usage_perc[10m]) > 0.9 and vllm:num_requests_waiting == 0", "10m", "warning",
-          "KV cache above 90 % without a queue: make room before load grows"),
-    Alert("VllmPreempting", "rate(vllm:num_preemptions_total[5m]) > 0.05", "5m", "warning",
-          "Preemptions go on: past the sweet spot, lower max_num_seqs or add KV"),
-    Alert("VllmSlowFirstToken",
-          "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 5", "5m", "warning",
-          "TTFT p99 above 5 s: look at time in the queue against prefill time"),
-    Alert("VllmEnginesOutOfBalance",
-          "max by (model_name) (vllm:num_requests_waiting) > 8 and min by (model_name) (vllm:num_requests_waiting) == 0"
-          " and count by (model_name) (vllm:num_requests_waiting) > 1", "5m", "warning",
-          "Queues on some data-parallel engines only: routing, not budgets"),
-    Alert("VllmNothingRuns", "vllm:num_requests_waiting > 0 and vllm:num_requests_running == 0", "2m", "critical",
-          "Requests wait and none runs: one that can never fit, or a dead engine"),
+    Alert(
+        "VllmQueueWithFreeCache",
+        "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) < 0.85",
+        "5m",
+        "warning",
+        "Requests wait although the KV cache has room: compare running with max_num_seqs",
+    ),
+    Alert(
+        "VllmQueueAndCacheFull",
+        "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) >= 0.9",
+        "5m",
+        "critical",
+        "Requests wait and the KV cache is full: capacity; do not raise max_num_seqs",
+    ),
+    Alert(
+        "VllmCacheNearlyFull",
+        "avg_over_time(vllm:kv_cache_usage_perc[10m]) > 0.9 and vllm:num_requests_waiting == 0",
+        "10m",
+        "warning",
+        "KV cache above 90 % without a queue: make room before load grows",
+    ),
+    Alert(
+        "VllmPreempting",
+        "rate(vllm:num_preemptions_total[5m]) > 0.05",
+        "5m",
+        "warning",
+        "Preemptions go on: past the sweet spot, lower max_num_seqs or add KV",
+    ),
+    Alert(
+        "VllmSlowFirstToken",
+        "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 5",
+        "5m",
+        "warning",
+        "TTFT p99 above 5 s: look at time in the queue against prefill time",
+    ),
+    Alert(
+        "VllmEnginesOutOfBalance",
+        "max by (model_name) (vllm:num_requests_waiting) > 8 and min by (model_name) (vllm:num_requests_waiting) == 0"
+        " and count by (model_name) (vllm:num_requests_waiting) > 1",
+        "5m",
+        "warning",
+        "Queues on some data-parallel engines only: routing, not budgets",
+    ),
+    Alert(
+        "VllmNothingRuns",
+        "vllm:num_requests_waiting > 0 and vllm:num_requests_running == 0",
+        "2m",
+        "critical",
+        "Requests wait and none runs: one that can never fit, or a dead engine",
+    ),
 )
 """Rules for what `advice.py` diagnoses, worth waking somebody or not."""
 
@@ -435,9 +625,19 @@ def alert_rules() -> str:
     """The alerts as a Prometheus rule file."""
     import yaml
 
-    rules = [{"alert": a.name, "expr": a.expr, "for": a.hold, "labels": {"severity": a.severity},
-              "annotations": {"summary": a.summary}} for a in ALERTS]
-    text: str = yaml.safe_dump({"groups": [{"name": "vllm-scheduler", "rules": rules}]}, sort_keys=False, width=200, allow_unicode=True)
+    rules = [
+        {
+            "alert": a.name,
+            "expr": a.expr,
+            "for": a.hold,
+            "labels": {"severity": a.severity},
+            "annotations": {"summary": a.summary},
+        }
+        for a in ALERTS
+    ]
+    text: str = yaml.safe_dump(
+        {"groups": [{"name": "vllm-scheduler", "rules": rules}]}, sort_keys=False, width=200, allow_unicode=True
+    )
     return text
 
 
@@ -445,22 +645,49 @@ def grafana() -> dict[str, Any]:
     """The dashboard as Grafana imports it."""
     panels = []
     for i, panel in enumerate(PANELS):
-        panels.append({
-            "id": i + 1, "type": "timeseries", "title": panel.title, "datasource": {"type": "prometheus", "uid": "${datasource}"},
-            "gridPos": {"h": 8, "w": 8, "x": 8 * (i % 3), "y": 8 * (i // 3)},
-            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, **({"max": 1} if panel.unit == "percentunit" else {})}, "overrides": []},
-            "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
-            "targets": [{"refId": chr(65 + j), "expr": _filtered(query), "legendFormat": legend} for j, (legend, query) in enumerate(panel.queries)],
-        })
+        panels.append(
+            {
+                "id": i + 1,
+                "type": "timeseries",
+                "title": panel.title,
+                "datasource": {"type": "prometheus", "uid": "${datasource}"},
+                "gridPos": {"h": 8, "w": 8, "x": 8 * (i % 3), "y": 8 * (i // 3)},
+                "fieldConfig": {
+                    "defaults": {"unit": panel.unit, "min": 0, **({"max": 1} if panel.unit == "percentunit" else {})},
+                    "overrides": [],
+                },
+                "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+                "targets": [
+                    {"refId": chr(65 + j), "expr": _filtered(query), "legendFormat": legend}
+                    for j, (legend, query) in enumerate(panel.queries)
+                ],
+            }
+        )
     return {
-        "title": "vLLM scheduler", "uid": "vllm-scheduler", "schemaVersion": 39, "editable": True, "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"}, "tags": ["vllm"], "panels": panels,
-        "templating": {"list": [
-            {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
-            {"name": "model_name", "type": "query", "label": "Model", "datasource": {"type": "prometheus", "uid": "${datasource}"},
-             "query": "label_values(vllm:num_requests_running, model_name)", "includeAll": True, "allValue": ".*", "refresh": 2,
-             "current": {"text": "All", "value": "$__all"}},
-        ]},
+        "title": "vLLM scheduler",
+        "uid": "vllm-scheduler",
+        "schemaVersion": 39,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "tags": ["vllm"],
+        "panels": panels,
+        "templating": {
+            "list": [
+                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+                {
+                    "name": "model_name",
+                    "type": "query",
+                    "label": "Model",
+                    "datasource": {"type": "prometheus", "uid": "${datasource}"},
+                    "query": "label_values(vllm:num_requests_running, model_name)",
+                    "includeAll": True,
+                    "allValue": ".*",
+                    "refresh": 2,
+                    "current": {"text": "All", "value": "$__all"},
+                },
+            ]
+        },
     }
 
 
@@ -471,8 +698,9 @@ def _filtered(query: str) -> str:
 # ------------------------------------------------------------------------------------------------- a paste as a scenario
 
 
-def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], base: Scenario, image: str | None = None
-                ) -> tuple[Scenario, list[Note]]:
+def scenario_of(
+    parse: Mapping[str, Any] | None, settings: Mapping[str, Any], base: Scenario, image: str | None = None
+) -> tuple[Scenario, list[Note]]:
     """The server that a paste tells of, under the load that its figures tell of; what is unknown is `base`'s.
 
     parse: of /metrics or a log (None: there is none); settings: of a command line ({}: none). Also returns what had to
@@ -485,7 +713,7 @@ def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], ba
     if not parse:
         return scenario, notes
     config: Mapping[str, Any] = parse.get("config") or {}
-    one = parse.get("last") or parse.get("aggregate") or next(iter((parse.get("engines") or {}).values()), {})
+    one: Mapping[str, Any] = parse.get("last") or parse.get("aggregate") or next(iter((parse.get("engines") or {}).values()), {})
     engines = list((parse.get("engines") or {}).values()) or [one]
     wanted: dict[str, Any] = {}
     if isinstance(config.get("num_gpu_blocks"), int) and config["num_gpu_blocks"] > 1:
@@ -494,7 +722,12 @@ def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], ba
         wanted["num_gpu_blocks_override"] = max(2, config["kv_tokens"] // scenario.block_size)
     if isinstance(config.get("max_num_seqs"), int):
         wanted["max_num_seqs"] = config["max_num_seqs"]
-    elif "max_num_seqs" not in settings and (one.get("waiting") or 0) > 0 and (one.get("kv_usage") or 0) < 0.85 and one.get("running"):
+    elif (
+        "max_num_seqs" not in settings
+        and (one.get("waiting") or 0) > 0
+        and (one.get("kv_usage") or 0) < 0.85
+        and one.get("running")
+    ):
         running = max((e.get("running") or 0) for e in engines)
         wanted["max_num_seqs"] = max(1, likely_cap(running, None) or int(running))
         notes.append(_note("cap_guess", value=wanted["max_num_seqs"]))
@@ -512,14 +745,22 @@ def scenario_of(parse: Mapping[str, Any] | None, settings: Mapping[str, Any], ba
 
     prompt, output = mean("prompt", "prompt_tokens_total"), mean("output", "generation_tokens_total")
     if prompt and output:
-        wanted |= {"lengths": "lognormal", "prompt_tokens": max(1, round(prompt)), "output_tokens": max(1, round(output))}
+        wanted |= {
+            "lengths": "lognormal",
+            "prompt_tokens": max(1, round(prompt)),
+            "output_tokens": max(1, round(output)),
+        }
     else:
         notes.append(_note("no_lengths"))
     mean_output = output or scenario.output_tokens
     rates: Mapping[str, Any] = parse.get("rates") or {}
     speed = rates.get("gen_tok_s") or one.get("gen_tok_s") or sum(e.get("gen_tok_s") or 0 for e in engines)
     rate = rates.get("qps") or (speed / mean_output if speed else None)
-    served = [(e["running"], e["e2e_mean_s"] - (e.get("queue_mean_s") or 0.0)) for e in engines if e.get("running") and e.get("e2e_mean_s")]
+    served = [
+        (e["running"], e["e2e_mean_s"] - (e.get("queue_mean_s") or 0.0))
+        for e in engines
+        if e.get("running") and e.get("e2e_mean_s")
+    ]
     if not rate and served and all(seconds > 0 for _, seconds in served):
         rate = sum(running / seconds for running, seconds in served)  # Little's law of the running requests
     if rate and (one.get("waiting") or 0) > 0:

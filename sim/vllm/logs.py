@@ -86,27 +86,62 @@ _CONFIG: tuple[tuple[str, re.Pattern[str], type], ...] = (
 # What stops a server. The first that matches counts: (our name, pattern without blanks, names of its numbers).
 _ERRORS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     ("oom_sampler_warmup", _field(r"warming up sampler with <n> dummy requests"), ("dummy_requests",)),
-    ("kv_too_small", _field(
-        r"max seq len \(<n>\),? \(? <n> Gi?B [^.]{0,40}? is needed, which is larger than the available KV cache memory \(<n> Gi?B\)"),
-     ("max_model_len", "needed_gib", "available_gib")),
-    ("kv_too_small", _field(r"max seq len \(<n>\) is larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(<n>\)"),
-     ("max_model_len", "kv_tokens")),
+    (
+        "kv_too_small",
+        _field(
+            r"max seq len \(<n>\),? \(? <n> Gi?B [^.]{0,40}? is needed, which is larger than the available KV cache memory \(<n> Gi?B\)"
+        ),
+        ("max_model_len", "needed_gib", "available_gib"),
+    ),
+    (
+        "kv_too_small",
+        _field(
+            r"max seq len \(<n>\) is larger than the maximum number of tokens that can be stored in (?:the )?KV cache \(<n>\)"
+        ),
+        ("max_model_len", "kv_tokens"),
+    ),
     ("no_kv_memory", _field(r"No available memory for the cache blocks"), ()),
     ("no_kv_memory", _field(r"Not enough memory\. Please try to increase --mem-fraction-static"), ()),
-    ("memory_taken", _field(
-        r"Free memory on device [^(]{0,30}? \(<n>/<n> GiB\) on startup is less than desired GPU memory utilization \(<n>, <n> GiB\)"),
-     ("free_gib", "total_gib", "gpu_memory_utilization", "desired_gib")),
-    ("budget_below_model_len", _field(r"max_num_batched_tokens \(<n>\) is smaller than max_model_len \(<n>\)"),
-     ("max_num_batched_tokens", "max_model_len")),
-    ("budget_below_seqs", _field(r"max_num_batched_tokens \(<n>\) must be greater than or equal to max_num_seqs \(<n>\)"),
-     ("max_num_batched_tokens", "max_num_seqs")),
-    ("model_len_too_long", _field(r"max_model_len \(<n>\) is greater than the derived max_model_len"), ("max_model_len",)),
-    ("tp_heads", _field(r"attention heads \(<n>\) must be divisible by tensor parallel size \(<n>\)"),
-     ("num_attention_heads", "tensor_parallel_size")),
-    ("too_few_gpus", _field(r"(?:World size|tensor_parallel_size|Tensor parallel size) \(<n>\) (?:is larger than|cannot be larger than|is greater than|should not exceed) [^(]{0,60}? \(<n>\)"),
-     ("world_size", "num_gpus")),
+    (
+        "memory_taken",
+        _field(
+            r"Free memory on device [^(]{0,30}? \(<n>/<n> GiB\) on startup is less than desired GPU memory utilization \(<n>, <n> GiB\)"
+        ),
+        ("free_gib", "total_gib", "gpu_memory_utilization", "desired_gib"),
+    ),
+    (
+        "budget_below_model_len",
+        _field(r"max_num_batched_tokens \(<n>\) is smaller than max_model_len \(<n>\)"),
+        ("max_num_batched_tokens", "max_model_len"),
+    ),
+    (
+        "budget_below_seqs",
+        _field(r"max_num_batched_tokens \(<n>\) must be greater than or equal to max_num_seqs \(<n>\)"),
+        ("max_num_batched_tokens", "max_num_seqs"),
+    ),
+    (
+        "model_len_too_long",
+        _field(r"max_model_len \(<n>\) is greater than the derived max_model_len"),
+        ("max_model_len",),
+    ),
+    (
+        "tp_heads",
+        _field(r"attention heads \(<n>\) must be divisible by tensor parallel size \(<n>\)"),
+        ("num_attention_heads", "tensor_parallel_size"),
+    ),
+    (
+        "too_few_gpus",
+        _field(
+            r"(?:World size|tensor_parallel_size|Tensor parallel size) \(<n>\) (?:is larger than|cannot be larger than|is greater than|should not exceed) [^(]{0,60}? \(<n>\)"
+        ),
+        ("world_size", "num_gpus"),
+    ),
     ("unknown_flag", _field(r"unrecognized arguments: (--?[\w\-]+)"), ("flag",)),
-    ("model_access", re.compile(r"GatedRepoError|401ClientError|isrestricted\.Youmusthaveaccess|RepositoryNotFoundError"), ()),
+    (
+        "model_access",
+        re.compile(r"GatedRepoError|401ClientError|isrestricted\.Youmusthaveaccess|RepositoryNotFoundError"),
+        (),
+    ),
     ("port_taken", re.compile(r"\[Errno98\]|addressalreadyinuse", re.I), ()),
     ("prompt_too_long", _field(r"maximum context length is <n> tokens"), ("max_model_len",)),
     ("oom", re.compile(r"CUDAoutofmemory|OutOfMemoryError|HIPoutofmemory"), ()),
@@ -178,7 +213,12 @@ def _stamp(record: str) -> float | None:
         clock = re.search(r"(?<!\d)(\d\d):(\d\d):(\d\d)(?!\d)", record[:200])
         return int(clock[1]) * 3600.0 + int(clock[2]) * 60 + int(clock[3]) if clock else None
     m = found[-1]
-    return (int(m["mo"]) * 31 + int(m["d"])) * 86400.0 + int(m["h"]) * 3600 + int(m["mi"]) * 60 + float(m["s"].replace(",", "."))
+    return (
+        (int(m["mo"]) * 31 + int(m["d"])) * 86400.0
+        + int(m["h"]) * 3600
+        + int(m["mi"]) * 60
+        + float(m["s"].replace(",", "."))
+    )
 
 
 def read(text: str) -> Reading:
@@ -214,7 +254,11 @@ def read(text: str) -> Reading:
                         number = round(number * scale, 6)
                     if number is None:
                         reading.unknown.append(f"{key} is {match[1]}")
-                    sample[key] = _tidy(number) if key not in ("kv_usage", "prompt_tok_s", "gen_tok_s", "prefix_hit_rate") else number
+                    sample[key] = (
+                        _tidy(number)
+                        if key not in ("kv_usage", "prompt_tok_s", "gen_tok_s", "prefix_hit_rate")
+                        else number
+                    )
             if "cpu_kv_usage" in sample and "kv_usage" not in sample:
                 sample["kv_usage"] = sample.pop("cpu_kv_usage")
                 is_cpu = True
@@ -240,7 +284,9 @@ def read(text: str) -> Reading:
                 who = re.search(r"DP(\d+)", bare[:80])
                 key = str(int(who[1])) if who else "0"
                 earlier = samples.setdefault(key, [])
-                if "Prefillbatch" in bare and earlier:  # a prefill line says nothing of generation: what was known stays
+                if (
+                    "Prefillbatch" in bare and earlier
+                ):  # a prefill line says nothing of generation: what was known stays
                     sample = {**{k: v for k, v in earlier[-1].items() if k == "gen_tok_s"}, **sample}
                 earlier.append(sample)
                 stamps.setdefault(key, []).append(_stamp(record))
@@ -257,7 +303,9 @@ def read(text: str) -> Reading:
             number = _value(match[1]) if match else None
             if number is not None:
                 config[key] = kind(number)
-        if re.search(r"(?:GPU|CPU)KVcachesize|kv_cache_utils|gpu_worker|EngineCore|APIServer|VllmWorker|WorkerProc", bare):
+        if re.search(
+            r"(?:GPU|CPU)KVcachesize|kv_cache_utils|gpu_worker|EngineCore|APIServer|VllmWorker|WorkerProc", bare
+        ):
             family = family or "vllm-v1"
         elif re.search(r"#GPUblocks|llm_engine\.py|worker\.py:", bare):
             family = family or "vllm-v0"
@@ -289,7 +337,9 @@ def read(text: str) -> Reading:
         parse["preemptions_total"] = cumulative[-1]
         if len(cumulative) > 1 and cumulative[-1] >= cumulative[0]:
             parse["preemptions_delta"] = cumulative[-1] - cumulative[0]
-            reading.warnings.append("V0 prints this warning at every 50th preemption only: the counter counts, not the lines")
+            reading.warnings.append(
+                "V0 prints this warning at every 50th preemption only: the counter counts, not the lines"
+            )
     if is_cpu:
         for mine in samples.values():
             for sample in mine:
@@ -315,7 +365,10 @@ def read(text: str) -> Reading:
         parse["config"] = config
     if samples and "preemptions_total" not in parse and "preemptions_delta" not in parse:
         v1 = parse["engine_family"] == "vllm-v1"
-        reading.unknown.append("preemptions: " + ("this version logs none; vllm:num_preemptions_total counts them" if v1 else "no warning in the paste"))
+        reading.unknown.append(
+            "preemptions: "
+            + ("this version logs none; vllm:num_preemptions_total counts them" if v1 else "no warning in the paste")
+        )
     if others:
         reading.ignored["other lines"] = others
     reading.parse = parse
@@ -347,5 +400,5 @@ def _finish_config(config: dict[str, Any], reading: Reading) -> None:
             reading.warnings.append(f"block size {size} worked out from blocks, length and concurrency")
     if times:
         reading.warnings.append(
-            f"\"Maximum concurrency {times:g}x\" is the pool divided by max_model_len; it is no limit on requests"
+            f'"Maximum concurrency {times:g}x" is the pool divided by max_model_len; it is no limit on requests'
         )

@@ -24,52 +24,115 @@ _EPOCH = re.compile(r"(?<!\d)(1[5-9]\d{8}(?:\.\d+)?)(?![\d])")
 
 # Name after the prefix -> our key. Several names for one thing: the first that is present counts.
 _GAUGES = {
-    "num_requests_running": "running", "num_running_reqs": "running", "batch_current_size": "running",
-    "num_requests_waiting": "waiting", "num_queue_reqs": "waiting", "queue_size": "waiting",
+    "num_requests_running": "running",
+    "num_running_reqs": "running",
+    "batch_current_size": "running",
+    "num_requests_waiting": "waiting",
+    "num_queue_reqs": "waiting",
+    "queue_size": "waiting",
     "num_requests_swapped": "swapped",
-    "kv_cache_usage_perc": "kv_usage", "gpu_cache_usage_perc": "kv_usage", "token_usage": "kv_usage",
+    "kv_cache_usage_perc": "kv_usage",
+    "gpu_cache_usage_perc": "kv_usage",
+    "token_usage": "kv_usage",
     "cpu_cache_usage_perc": "cpu_kv_usage",
-    "gpu_prefix_cache_hit_rate": "prefix_hit_rate", "cache_hit_rate": "prefix_hit_rate",
-    "gen_throughput": "gen_tok_s", "avg_generation_throughput_toks_per_s": "gen_tok_s",
+    "gpu_prefix_cache_hit_rate": "prefix_hit_rate",
+    "cache_hit_rate": "prefix_hit_rate",
+    "gen_throughput": "gen_tok_s",
+    "avg_generation_throughput_toks_per_s": "gen_tok_s",
     "avg_prompt_throughput_toks_per_s": "prompt_tok_s",
-    "num_request_max": "max_num_seqs", "max_running_requests": "max_num_seqs", "max_running_reqs": "max_num_seqs",
-    "num_used_tokens": "used_tokens", "max_total_num_tokens": "kv_tokens",
-    "num_requests_deferred": "waiting_deferred", "num_grammar_queue_reqs": "waiting_grammar",
-    "num_retracted_reqs": "retracted", "current_qps": "qps",
-    "num_prefill_requests": "prefilling", "num_decoding_requests": "decoding", "avg_ttft": "ttft_mean_s",
-    "avg_itl": "itl_mean_s", "avg_latency": "e2e_mean_s",
+    "num_request_max": "max_num_seqs",
+    "max_running_requests": "max_num_seqs",
+    "max_running_reqs": "max_num_seqs",
+    "num_used_tokens": "used_tokens",
+    "max_total_num_tokens": "kv_tokens",
+    "num_requests_deferred": "waiting_deferred",
+    "num_grammar_queue_reqs": "waiting_grammar",
+    "num_retracted_reqs": "retracted",
+    "current_qps": "qps",
+    "num_prefill_requests": "prefilling",
+    "num_decoding_requests": "decoding",
+    "avg_ttft": "ttft_mean_s",
+    "avg_itl": "itl_mean_s",
+    "avg_latency": "e2e_mean_s",
 }
 _COUNTERS = {
-    "num_preemptions_total": "preemptions_total", "num_preemptions": "preemptions_total",
-    "num_retractions_total": "preemptions_total", "num_retracted_requests_total": "preemptions_total",
-    "prompt_tokens_total": "prompt_tokens_total", "prompt_tokens": "prompt_tokens_total",
-    "generation_tokens_total": "generation_tokens_total", "generation_tokens": "generation_tokens_total",
-    "request_success_total": "requests_total", "request_success": "requests_total", "num_requests_total": "requests_total",
-    "prefix_cache_queries_total": "_queries", "prefix_cache_queries": "_queries",
-    "prefix_cache_hits_total": "_hits", "prefix_cache_hits": "_hits",
-    "gpu_prefix_cache_queries_total": "_gpu_queries", "gpu_prefix_cache_queries": "_gpu_queries",
-    "gpu_prefix_cache_hits_total": "_gpu_hits", "gpu_prefix_cache_hits": "_gpu_hits",
-    "external_prefix_cache_queries_total": "_ext_queries", "external_prefix_cache_hits_total": "_ext_hits",
-    "mm_cache_queries_total": "_mm_queries", "mm_cache_hits_total": "_mm_hits",
-    "admission_rejections_total": "rejections_total", "request_failure_total": "failures_total",
+    "num_preemptions_total": "preemptions_total",
+    "num_preemptions": "preemptions_total",
+    "num_retractions_total": "preemptions_total",
+    "num_retracted_requests_total": "preemptions_total",
+    "prompt_tokens_total": "prompt_tokens_total",
+    "prompt_tokens": "prompt_tokens_total",
+    "generation_tokens_total": "generation_tokens_total",
+    "generation_tokens": "generation_tokens_total",
+    "request_success_total": "requests_total",
+    "request_success": "requests_total",
+    "num_requests_total": "requests_total",
+    "prefix_cache_queries_total": "_queries",
+    "prefix_cache_queries": "_queries",
+    "prefix_cache_hits_total": "_hits",
+    "prefix_cache_hits": "_hits",
+    "gpu_prefix_cache_queries_total": "_gpu_queries",
+    "gpu_prefix_cache_queries": "_gpu_queries",
+    "gpu_prefix_cache_hits_total": "_gpu_hits",
+    "gpu_prefix_cache_hits": "_gpu_hits",
+    "external_prefix_cache_queries_total": "_ext_queries",
+    "external_prefix_cache_hits_total": "_ext_hits",
+    "mm_cache_queries_total": "_mm_queries",
+    "mm_cache_hits_total": "_mm_hits",
+    "admission_rejections_total": "rejections_total",
+    "request_failure_total": "failures_total",
     "corrupted_requests_total": "corrupted_total",
 }
 _HISTOGRAMS = {
-    "time_to_first_token_seconds": "ttft", "inter_token_latency_seconds": "itl",
-    "time_per_output_token_seconds": "tpot", "request_time_per_output_token_seconds": "tpot",
-    "e2e_request_latency_seconds": "e2e", "request_queue_time_seconds": "queue",
-    "request_prefill_time_seconds": "prefill", "request_decode_time_seconds": "decode",
-    "request_prompt_tokens": "prompt", "request_generation_tokens": "output", "iteration_tokens_total": "step_tokens",
-    "queue_time_seconds": "queue", "request_mean_time_per_token_duration": "tpot", "request_queue_duration": "queue",
-    "request_duration": "e2e", "request_inference_duration": "inference",
+    "time_to_first_token_seconds": "ttft",
+    "inter_token_latency_seconds": "itl",
+    "time_per_output_token_seconds": "tpot",
+    "request_time_per_output_token_seconds": "tpot",
+    "e2e_request_latency_seconds": "e2e",
+    "request_queue_time_seconds": "queue",
+    "request_prefill_time_seconds": "prefill",
+    "request_decode_time_seconds": "decode",
+    "request_prompt_tokens": "prompt",
+    "request_generation_tokens": "output",
+    "iteration_tokens_total": "step_tokens",
+    "queue_time_seconds": "queue",
+    "request_mean_time_per_token_duration": "tpot",
+    "request_queue_duration": "queue",
+    "request_duration": "e2e",
+    "request_inference_duration": "inference",
 }
 _TOKEN_HISTOGRAMS = {"prompt", "output", "step_tokens"}
 _NIM = {
-    "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "num_request_max", "prompt_tokens_total",
-    "generation_tokens_total", "request_success_total", "request_failure_total", "kv_cache_usage_perc", "num_preemptions_total",
+    "num_requests_running",
+    "num_requests_waiting",
+    "gpu_cache_usage_perc",
+    "num_request_max",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "request_success_total",
+    "request_failure_total",
+    "kv_cache_usage_perc",
+    "num_preemptions_total",
 }
-_WHERE = ("model_name", "model", "modelName", "instance", "pod", "server", "worker", "ReplicaId", "replica",
-          "deployment", "namespace", "cluster", "job", "dp_rank", "moe_ep_rank", "WorkerId", "NodeAddress")
+_WHERE = (
+    "model_name",
+    "model",
+    "modelName",
+    "instance",
+    "pod",
+    "server",
+    "worker",
+    "ReplicaId",
+    "replica",
+    "deployment",
+    "namespace",
+    "cluster",
+    "job",
+    "dp_rank",
+    "moe_ep_rank",
+    "WorkerId",
+    "NodeAddress",
+)
 _IGNORED_KINDS = ("python_", "process_", "http_", "go_", "promhttp_", "scrape_", "up")
 
 MAX_SAMPLES = 12_000
@@ -136,10 +199,13 @@ def _candidate(line: str) -> str | None:
 
 def _read(lines: list[str]) -> list[Sample]:
     """Samples of clean lines, through prometheus_client; a line that it refuses is left out."""
+
     def convert(text: str) -> list[Sample]:
         got = []
         for family in text_string_to_metric_families(text):
             for s in family.samples:
+                if s.labels.get("tp_rank", "0") not in ("0", "") or s.labels.get("pp_rank", "0") not in ("0", ""):
+                    continue  # SGLang: every rank of one engine says the same
                 stamp = float(s.timestamp) if s.timestamp is not None else None
                 if stamp is not None and stamp > 1e11:  # OpenMetrics writes s, the text format ms (already divided)
                     stamp /= 1000.0
@@ -229,8 +295,11 @@ def _wanted(series: str) -> bool:
     name = series.split("{", 1)[0]
     if name.endswith("_created"):
         return False
-    return bool(_FAMILY.match(name)) or name in _NIM or name.removesuffix("_bucket").removesuffix("_sum").removesuffix(
-        "_count") in _HISTOGRAMS
+    return (
+        bool(_FAMILY.match(name))
+        or name in _NIM
+        or name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") in _HISTOGRAMS
+    )
 
 
 def from_query_result(data: Any) -> list[Page]:
@@ -277,10 +346,23 @@ def family(samples: Iterable[Sample]) -> str:
         return "vllm-router"
     if not any("vllm" in n for n in names):
         return "nim"
-    v0 = {"num_requests_swapped", "cpu_cache_usage_perc", "gpu_prefix_cache_hit_rate", "cpu_prefix_cache_hit_rate",
-          "avg_generation_throughput_toks_per_s"}
-    v1 = {"kv_cache_usage_perc", "prefix_cache_queries_total", "gpu_prefix_cache_queries_total", "num_requests_waiting_by_reason",
-          "inter_token_latency_seconds_count", "engine_sleep_state", "prefix_cache_queries", "gpu_prefix_cache_queries"}
+    v0 = {
+        "num_requests_swapped",
+        "cpu_cache_usage_perc",
+        "gpu_prefix_cache_hit_rate",
+        "cpu_prefix_cache_hit_rate",
+        "avg_generation_throughput_toks_per_s",
+    }
+    v1 = {
+        "kv_cache_usage_perc",
+        "prefix_cache_queries_total",
+        "gpu_prefix_cache_queries_total",
+        "num_requests_waiting_by_reason",
+        "inter_token_latency_seconds_count",
+        "engine_sleep_state",
+        "prefix_cache_queries",
+        "gpu_prefix_cache_queries",
+    }
     if bare & v1 or any("engine" in s.labels for s in samples):
         return "vllm-v1"
     return "vllm-v0" if bare & v0 or "gpu_cache_usage_perc" in bare else "vllm-v1"
@@ -294,7 +376,10 @@ def _engine_keys(samples: list[Sample]) -> dict[int, str]:
         values = {s.labels[label] for s in gauges if label in s.labels}
         if len(values) > 1 and (not places or label not in ("instance", "namespace", "job", "NodeAddress", "WorkerId")):
             places.append(label)
-    if len(places) > 1 and places[0] in ("model_name", "model"):  # a model is no place if another label tells them apart
+    if len(places) > 1 and places[0] in (
+        "model_name",
+        "model",
+    ):  # a model is no place if another label tells them apart
         finer = {tuple(s.labels.get(p, "") for p in places[1:]) for s in gauges}
         both = {tuple(s.labels.get(p, "") for p in places) for s in gauges}
         if len(finer) == len(both):
@@ -303,8 +388,11 @@ def _engine_keys(samples: list[Sample]) -> dict[int, str]:
     for i, s in enumerate(samples):
         engine = s.labels.get("engine", s.labels.get("engine_index", s.labels.get("dp_rank", "0")))
         where = [s.labels[p] for p in places[:2] if p in s.labels and p != "dp_rank"]
-        keys[i] = "/".join([*where, engine]) if where and any(
-            "engine" in s.labels for s in gauges) else ("/".join(where) if where else engine)
+        keys[i] = (
+            "/".join([*where, engine])
+            if where and any("engine" in s.labels for s in gauges)
+            else ("/".join(where) if where else engine)
+        )
     return keys
 
 
@@ -326,8 +414,17 @@ def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict
     chosen: dict[str, tuple[int, str]] = {}
     histograms: dict[str, dict[str, Any]] = {}
     order = {name: i for i, name in enumerate([*_GAUGES, *_COUNTERS])}
-    summed = {"running", "waiting", "swapped", "requests_total", "preemptions_total", "prompt_tokens_total",
-              "generation_tokens_total", "rejections_total", "failures_total"}
+    summed = {
+        "running",
+        "waiting",
+        "swapped",
+        "requests_total",
+        "preemptions_total",
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "rejections_total",
+        "failures_total",
+    }
     for s in samples:
         name = _bare(s.name)
         if s.name.endswith("_created"):
@@ -374,7 +471,12 @@ def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict
         queries, hits = figures.pop(f"_{label}queries", None), figures.pop(f"_{label}hits", None)
         if queries is None and hits is None:
             continue
-        key = {"": "prefix_hit_rate", "gpu_": "prefix_hit_rate", "ext_": "external_prefix_hit_rate", "mm_": "mm_hit_rate"}[label]
+        key = {
+            "": "prefix_hit_rate",
+            "gpu_": "prefix_hit_rate",
+            "ext_": "external_prefix_hit_rate",
+            "mm_": "mm_hit_rate",
+        }[label]
         if figures.get(key) is None:
             figures[key] = round(hits / queries, 4) if queries and hits is not None else None
             if not queries:
@@ -401,7 +503,12 @@ def _config(samples: list[Sample]) -> dict[str, Any]:
     for s in samples:
         if _bare(s.name) not in ("cache_config_info", "cache_config"):
             continue
-        for name, kind in (("num_gpu_blocks", int), ("num_cpu_blocks", int), ("block_size", int), ("gpu_memory_utilization", float)):
+        for name, kind in (
+            ("num_gpu_blocks", int),
+            ("num_cpu_blocks", int),
+            ("block_size", int),
+            ("gpu_memory_utilization", float),
+        ):
             try:
                 config[name] = kind(s.labels[name])
             except (KeyError, ValueError):
@@ -419,7 +526,10 @@ def _lora(samples: list[Sample]) -> dict[str, Any] | None:
     newest = max((s for s in samples if _bare(s.name) == "lora_requests_info"), key=lambda s: s.value, default=None)
     if newest is None:
         return None
-    names = {k: [a for a in newest.labels.get(f"{k}_lora_adapters", "").split(",") if a.strip()] for k in ("running", "waiting")}
+    names = {
+        k: [a for a in newest.labels.get(f"{k}_lora_adapters", "").split(",") if a.strip()]
+        for k in ("running", "waiting")
+    }
     try:
         slots: int | None = int(newest.labels.get("max_lora", ""))
     except ValueError:
@@ -430,7 +540,15 @@ def _lora(samples: list[Sample]) -> dict[str, Any] | None:
 def aggregate(engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Sums of counts over the engines, and the mean and largest KV usage; a sum with an unknown part is unknown."""
     result: dict[str, Any] = {}
-    for key in ("running", "waiting", "waiting_capacity", "waiting_deferred", "preemptions_total", "gen_tok_s", "prompt_tok_s"):
+    for key in (
+        "running",
+        "waiting",
+        "waiting_capacity",
+        "waiting_deferred",
+        "preemptions_total",
+        "gen_tok_s",
+        "prompt_tok_s",
+    ):
         values = [e[key] for e in engines.values() if key in e]
         if values:
             result[key] = None if any(v is None for v in values) else sum(values)
@@ -459,7 +577,10 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
         unknown: list[str] = []
         table = {who: _engine_figures(mine, unknown, who) for who, mine in sorted(engines.items())}
         table = {who: figures for who, figures in table.items() if figures}
-        served = {who: next((s.labels[k] for s in engines[who] for k in ("model_name", "model") if s.labels.get(k)), "") for who in table}
+        served = {
+            who: next((s.labels[k] for s in engines[who] for k in ("model_name", "model") if s.labels.get(k)), "")
+            for who in table
+        }
         if len(set(served.values())) > 1:
             for who, figures in table.items():
                 figures["model"] = served[who]
@@ -489,8 +610,14 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
     if models:
         parse["models"] = models
     if "kv_cache_usage_perc" in names and "gpu_cache_usage_perc" in names:
-        reading.warnings.append("both kv_cache_usage_perc and gpu_cache_usage_perc: a version in between; the first one counts")
-    for key, label in (("running", "requests running"), ("waiting", "requests waiting"), ("kv_usage", "KV cache usage")):
+        reading.warnings.append(
+            "both kv_cache_usage_perc and gpu_cache_usage_perc: a version in between; the first one counts"
+        )
+    for key, label in (
+        ("running", "requests running"),
+        ("waiting", "requests waiting"),
+        ("kv_usage", "KV cache usage"),
+    ):
         if all(e.get(key) is None for e in last.values()):
             reading.unknown.append(f"{label}: not on this page")
     if len(found) == 1 and any(e.get("preemptions_total") for e in last.values()):
@@ -523,10 +650,14 @@ def _rates(parse: dict[str, Any], parsed: list[dict[str, dict[str, Any]]], found
         seconds = last_time - first_time
         if seconds < 0 and seconds > -86400:
             seconds += 86400  # past midnight
-    for key, rate in (("preemptions_total", "preemptions_per_s"), ("generation_tokens_total", "gen_tok_s"),
-                      ("prompt_tokens_total", "prompt_tok_s"), ("requests_total", "qps")):
-        pairs = [(parsed[0][who].get(key), parsed[-1][who].get(key)) for who in parsed[-1] if who in parsed[0]]
-        pairs = [(a, b) for a, b in pairs if a is not None and b is not None]
+    for key, rate in (
+        ("preemptions_total", "preemptions_per_s"),
+        ("generation_tokens_total", "gen_tok_s"),
+        ("prompt_tokens_total", "prompt_tok_s"),
+        ("requests_total", "qps"),
+    ):
+        both = [(parsed[0][who].get(key), parsed[-1][who].get(key)) for who in parsed[-1] if who in parsed[0]]
+        pairs: list[tuple[float, float]] = [(a, b) for a, b in both if a is not None and b is not None]
         if not pairs:
             continue
         if any(b < a for a, b in pairs):

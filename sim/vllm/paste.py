@@ -1,6 +1,6 @@
 """Whatever somebody pastes -> what it is, what it says, and what to do: `diagnose`.
 
-    python -m sim diagnose FILE        (or - for standard input) prints the report as JSON
+python -m sim diagnose FILE        (or - for standard input) prints the report as JSON
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ def _json(text: str) -> Report | None:
     if found:
         return _finish_metrics(metrics.read("", found))
     if "num_hidden_layers" in data or "architectures" in data or isinstance(data.get("text_config"), dict):
-        keep = {k: v for k, v in data.items() if isinstance(v, (str, int, float, bool)) or k in ("architectures", "text_config")}
+        keep = {
+            k: v
+            for k, v in data.items()
+            if isinstance(v, (str, int, float, bool)) or k in ("architectures", "text_config")
+        }
         report = Report("model_config", "config.json of a model", keep)
         try:
             from sim.catalog import model_from_config
@@ -124,7 +128,9 @@ def _json(text: str) -> Report | None:
 
 def _settings_beside(text: str) -> dict[str, Any]:
     """Settings of a command line or of start-up arguments pasted together with metrics or a log."""
-    if not re.search(r"vllm\s+serve|vllm\.entrypoints|sglang\.launch_server|--max[-_]num[-_]seqs|vllm-openai", text[:200_000]):
+    if not re.search(
+        r"vllm\s+serve|vllm\.entrypoints|sglang\.launch_server|--max[-_]num[-_]seqs|vllm-openai", text[:200_000]
+    ):
         return {}
     lines = [x for x in text[:200_000].split("\n") if not x.lstrip().startswith(("#", "vllm:", "sglang:"))][:400]
     reading = serve.read("\n".join(lines))
@@ -146,8 +152,13 @@ def _finish_metrics(reading: metrics.Reading) -> Report:
     ignored = [f"{name}* ({count} lines)" for name, count in reading.ignored.items()]
     parse: dict[str, Any] = scrub(reading.parse)
     return Report(
-        "metrics", f"/metrics of {parse['engine_family']}", parse, warnings=reading.warnings, ignored=ignored,
-        unknown=list(dict.fromkeys(reading.unknown)), advice=advise(Figures.of_paste(parse)),
+        "metrics",
+        f"/metrics of {parse['engine_family']}",
+        parse,
+        warnings=reading.warnings,
+        ignored=ignored,
+        unknown=list(dict.fromkeys(reading.unknown)),
+        advice=advise(Figures.of_paste(parse)),
     )
 
 
@@ -157,8 +168,13 @@ def _log(text: str) -> Report | None:
         return None
     parse: dict[str, Any] = scrub(reading.parse)
     report = Report(
-        "log", f"log of {parse['engine_family']}", parse, format=reading.format, warnings=list(dict.fromkeys(reading.warnings)),
-        unknown=list(dict.fromkeys(reading.unknown)), ignored=[f"{k} ({v})" for k, v in reading.ignored.items()],
+        "log",
+        f"log of {parse['engine_family']}",
+        parse,
+        format=reading.format,
+        warnings=list(dict.fromkeys(reading.warnings)),
+        unknown=list(dict.fromkeys(reading.unknown)),
+        ignored=[f"{k} ({v})" for k, v in reading.ignored.items()],
     )
     report.settings = _settings_beside(text)
     if parse.get("samples") or parse.get("error"):
@@ -171,9 +187,18 @@ def _serve(text: str) -> Report | None:
     if reading.parse is None and not reading.errors:
         return None
     report = Report(
-        "serve_cmd", f"command line of {reading.engine}", reading.parse, format=reading.format, warnings=reading.warnings,
-        errors=reading.errors, env=reading.env, image=reading.image, redact=list(dict.fromkeys(reading.redact)), notes=reading.notes,
-        ignored=reading.ignored, settings=dict(reading.parse or {}),
+        "serve_cmd",
+        f"command line of {reading.engine}",
+        reading.parse,
+        format=reading.format,
+        warnings=reading.warnings,
+        errors=reading.errors,
+        env=reading.env,
+        image=reading.image,
+        redact=list(dict.fromkeys(reading.redact)),
+        notes=reading.notes,
+        ignored=reading.ignored,
+        settings=dict(reading.parse or {}),
     )
     if reading.parse is None:
         report.error = "no server command"
@@ -184,16 +209,35 @@ def _nothing(text: str) -> Report:
     """What a paste is that says nothing of a server."""
     head = text[:4000].lstrip().lower()
     if re.match(r"<!doctype|<html|<head|<body|<\?xml|<svg", head) or "</html>" in text[-4000:].lower():
-        return Report("metrics", "html", error="no samples",
-                      notes=["an HTML page, not /metrics: check path, port and proxy (an error page of a web server?)"])
-    if re.search(r"(?m)^(?:# (?:HELP|TYPE) |[a-z_:][\w:]*(?:\{[^}\n]{0,2000}\})? [\d.+\-eEInfNa]{1,30}$)", text[:200_000]):
-        return Report("metrics", "metrics", error="no samples",
-                      notes=["Prometheus text, but no series of an inference server (vllm:, sglang:, tgi_, NIM)"])
+        return Report(
+            "metrics",
+            "html",
+            error="no samples",
+            notes=["an HTML page, not /metrics: check path, port and proxy (an error page of a web server?)"],
+        )
+    if re.search(
+        r"(?m)^(?:# (?:HELP|TYPE) |[a-z_:][\w:]*(?:\{[^}\n]{0,2000}\})? [\d.+\-eEInfNa]{1,30}$)", text[:200_000]
+    ):
+        return Report(
+            "metrics",
+            "metrics",
+            error="no samples",
+            notes=["Prometheus text, but no series of an inference server (vllm:, sglang:, tgi_, NIM)"],
+        )
     if re.search(r"curl: \(\d+\)|connection refused|404 page not found|502 bad gateway|not found", head):
-        return Report("metrics", "error", error="no samples", notes=["an error message, not /metrics: is the server up, on this port?"])
+        return Report(
+            "metrics",
+            "error",
+            error="no samples",
+            notes=["an error message, not /metrics: is the server up, on this port?"],
+        )
     if re.search(r"Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):", text[:200_000], re.M):
-        return Report("log", "traceback", error="no line of an inference server that this page knows",
-                      notes=["a Python traceback; paste the lines above it too, from the first error"])
+        return Report(
+            "log",
+            "traceback",
+            error="no line of an inference server that this page knows",
+            notes=["a Python traceback; paste the lines above it too, from the first error"],
+        )
     what = "prose" if len(text) > 200 and text[:20_000].count(" ") > 0.1 * min(len(text), 20_000) else "text"
     return Report("unknown", what, error="neither /metrics, nor log lines, nor a serve command, nor config.json")
 

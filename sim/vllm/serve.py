@@ -19,143 +19,459 @@ from .clean import HIDDEN, is_secret_name, scrub
 
 # --- what vLLM's flags take -------------------------------------------------------------------------------------
 
-_INTS = """tensor_parallel_size pipeline_parallel_size data_parallel_size data_parallel_size_local data_parallel_rank
-data_parallel_start_rank data_parallel_rpc_port decode_context_parallel_size prefill_context_parallel_size max_num_seqs
-max_num_active_seqs max_num_queued_reqs max_num_queued_tokens max_num_partial_prefills max_long_partial_prefills block_size
-num_gpu_blocks_override port seed max_loras max_lora_rank max_cpu_loras api_server_count max_logprobs stream_interval nnodes
-node_rank master_port prefill_schedule_interval max_parallel_loading_workers uvicorn_concurrency
-dbo_decode_token_threshold dbo_prefill_token_threshold dp_sync_interval prefix_match_unit cp_kv_cache_interleave_size
-max_log_len elastic_ep_max_dp_size ray_workers_use_nsight prefix_cache_retention_interval mm_processor_cache_gb""".split()
-_HUMAN = """max_model_len max_num_batched_tokens long_prefill_token_threshold max_num_scheduled_tokens kv_cache_memory_bytes
-max_seq_len_to_capture""".split()  # k = 1000, K = 1024
-_FLOATS = "gpu_memory_utilization watermark cpu_offload_gb kv_offloading_size".split()
-_BOOLS = """enable_prefix_caching enable_chunked_prefill enable_expert_parallel enable_eplb async_scheduling enforce_eager
-trust_remote_code enable_lora enable_auto_tool_choice disable_log_stats enable_log_requests long_prefill_token_threshold_adaptive
-scheduler_reserve_full_isl disable_chunked_mm_input disable_hybrid_kv_cache_manager enable_dbo data_parallel_hybrid_lb
-data_parallel_external_lb data_parallel_multi_port_external_lb enable_ep_weight_filter enable_elastic_ep kv_sharing_fast_prefill
-calculate_kv_scales disable_sliding_window skip_tokenizer_init enable_prompt_embeds enable_sleep_mode disable_cascade_attn
-disable_custom_all_reduce enable_server_load_tracking enable_prompt_tokens_details enable_request_id_headers headless
-disable_uvicorn_access_log disable_fastapi_docs allow_credentials enable_ssl_refresh return_tokens_as_token_ids
-enable_force_include_usage enable_mfu_metrics kv_cache_metrics cudagraph_metrics enable_log_outputs fully_sharded_loras
-enable_tokenizer_info_endpoint enable_return_routed_experts language_model_only interleave_mm_strings use_tqdm_on_load
-skip_mm_profiling enable_mm_embeds disable_frontend_multiprocessing enable_layerwise_nvtx_tracing show_hidden_metrics
-async_engine exclude_tools_when_tool_choice_none grpc enable_tower_connector_lora enable_nano_batch enable_offline_docs""".split()
-_TEXTS = """model served_model_name host dtype quantization kv_cache_dtype tokenizer tokenizer_mode revision code_revision
-tokenizer_revision load_format download_dir config_format hf_config_path runner convert task distributed_executor_backend
-master_addr scheduling_policy scheduler_cls prefix_caching_hash_algo all2all_backend dcp_comm_backend expert_placement_strategy
-data_parallel_address data_parallel_backend reasoning_parser tool_call_parser chat_template chat_template_content_format
-response_role attention_backend mm_encoder_tp_mode mm_processor_cache_type guided_decoding_backend structured_outputs_backend
-uvicorn_log_level ssl_keyfile ssl_certfile ssl_ca_certs root_path middleware otlp_traces_endpoint collect_detailed_traces
-generation_config performance_mode worker_cls worker_extension_cls logits_processors device kv_offloading_backend
-tool_parser_plugin reasoning_parser_plugin logits_processor_pattern model_impl allowed_local_media_path allowed_media_domains
-optimization_level moe_backend linear_backend kv_cache_dtype_skip_layers io_processor_plugin pooler ray_runtime_env log_config_file
-uds lora_dtype ssl_ciphers disable_access_log_for_endpoints tool_server profiler mamba_cache_dtype mamba_ssm_cache_dtype
-mamba_cache_mode gdn_prefill_backend renderer_num_workers numa_bind safetensors_load_strategy config""".split()
-_JSONS = """speculative_config compilation_config eplb_config kv_transfer_config kv_events_config hf_overrides rope_scaling
-limit_mm_per_prompt mm_processor_kwargs override_generation_config additional_config model_loader_extra_config
-default_chat_template_kwargs chat_template_kwargs structured_outputs_config pooler_config override_pooler_config
-attention_config profiler_config media_io_kwargs weight_transfer_config reasoning_config ec_transfer_config kernel_config
-default_mm_loras cudagraph_capture_sizes allowed_origins allowed_methods allowed_headers lora_modules ir_op_priority
-override_attention_dtype""".split()
+_INTS = [
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "data_parallel_size_local",
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_rpc_port",
+    "decode_context_parallel_size",
+    "prefill_context_parallel_size",
+    "max_num_seqs",
+    "max_num_active_seqs",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+    "max_num_partial_prefills",
+    "max_long_partial_prefills",
+    "block_size",
+    "num_gpu_blocks_override",
+    "port",
+    "seed",
+    "max_loras",
+    "max_lora_rank",
+    "max_cpu_loras",
+    "api_server_count",
+    "max_logprobs",
+    "stream_interval",
+    "nnodes",
+    "node_rank",
+    "master_port",
+    "prefill_schedule_interval",
+    "max_parallel_loading_workers",
+    "uvicorn_concurrency",
+    "dbo_decode_token_threshold",
+    "dbo_prefill_token_threshold",
+    "dp_sync_interval",
+    "prefix_match_unit",
+    "cp_kv_cache_interleave_size",
+    "max_log_len",
+    "elastic_ep_max_dp_size",
+    "ray_workers_use_nsight",
+    "prefix_cache_retention_interval",
+    "mm_processor_cache_gb",
+]
+_HUMAN = [
+    "max_model_len",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "max_num_scheduled_tokens",
+    "kv_cache_memory_bytes",
+    "max_seq_len_to_capture",
+]  # k = 1000, K = 1024
+_FLOATS = ["gpu_memory_utilization", "watermark", "cpu_offload_gb", "kv_offloading_size"]
+_BOOLS = [
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "enable_expert_parallel",
+    "enable_eplb",
+    "async_scheduling",
+    "enforce_eager",
+    "trust_remote_code",
+    "enable_lora",
+    "enable_auto_tool_choice",
+    "disable_log_stats",
+    "enable_log_requests",
+    "long_prefill_token_threshold_adaptive",
+    "scheduler_reserve_full_isl",
+    "disable_chunked_mm_input",
+    "disable_hybrid_kv_cache_manager",
+    "enable_dbo",
+    "data_parallel_hybrid_lb",
+    "data_parallel_external_lb",
+    "data_parallel_multi_port_external_lb",
+    "enable_ep_weight_filter",
+    "enable_elastic_ep",
+    "kv_sharing_fast_prefill",
+    "calculate_kv_scales",
+    "disable_sliding_window",
+    "skip_tokenizer_init",
+    "enable_prompt_embeds",
+    "enable_sleep_mode",
+    "disable_cascade_attn",
+    "disable_custom_all_reduce",
+    "enable_server_load_tracking",
+    "enable_prompt_tokens_details",
+    "enable_request_id_headers",
+    "headless",
+    "disable_uvicorn_access_log",
+    "disable_fastapi_docs",
+    "allow_credentials",
+    "enable_ssl_refresh",
+    "return_tokens_as_token_ids",
+    "enable_force_include_usage",
+    "enable_mfu_metrics",
+    "kv_cache_metrics",
+    "cudagraph_metrics",
+    "enable_log_outputs",
+    "fully_sharded_loras",
+    "enable_tokenizer_info_endpoint",
+    "enable_return_routed_experts",
+    "language_model_only",
+    "interleave_mm_strings",
+    "use_tqdm_on_load",
+    "skip_mm_profiling",
+    "enable_mm_embeds",
+    "disable_frontend_multiprocessing",
+    "enable_layerwise_nvtx_tracing",
+    "show_hidden_metrics",
+    "async_engine",
+    "exclude_tools_when_tool_choice_none",
+    "grpc",
+    "enable_tower_connector_lora",
+    "enable_nano_batch",
+    "enable_offline_docs",
+]
+_TEXTS = [
+    "model",
+    "served_model_name",
+    "host",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+    "tokenizer",
+    "tokenizer_mode",
+    "revision",
+    "code_revision",
+    "tokenizer_revision",
+    "load_format",
+    "download_dir",
+    "config_format",
+    "hf_config_path",
+    "runner",
+    "convert",
+    "task",
+    "distributed_executor_backend",
+    "master_addr",
+    "scheduling_policy",
+    "scheduler_cls",
+    "prefix_caching_hash_algo",
+    "all2all_backend",
+    "dcp_comm_backend",
+    "expert_placement_strategy",
+    "data_parallel_address",
+    "data_parallel_backend",
+    "reasoning_parser",
+    "tool_call_parser",
+    "chat_template",
+    "chat_template_content_format",
+    "response_role",
+    "attention_backend",
+    "mm_encoder_tp_mode",
+    "mm_processor_cache_type",
+    "guided_decoding_backend",
+    "structured_outputs_backend",
+    "uvicorn_log_level",
+    "ssl_keyfile",
+    "ssl_certfile",
+    "ssl_ca_certs",
+    "root_path",
+    "middleware",
+    "otlp_traces_endpoint",
+    "collect_detailed_traces",
+    "generation_config",
+    "performance_mode",
+    "worker_cls",
+    "worker_extension_cls",
+    "logits_processors",
+    "device",
+    "kv_offloading_backend",
+    "tool_parser_plugin",
+    "reasoning_parser_plugin",
+    "logits_processor_pattern",
+    "model_impl",
+    "allowed_local_media_path",
+    "allowed_media_domains",
+    "optimization_level",
+    "moe_backend",
+    "linear_backend",
+    "kv_cache_dtype_skip_layers",
+    "io_processor_plugin",
+    "pooler",
+    "ray_runtime_env",
+    "log_config_file",
+    "uds",
+    "lora_dtype",
+    "ssl_ciphers",
+    "disable_access_log_for_endpoints",
+    "tool_server",
+    "profiler",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "mamba_cache_mode",
+    "gdn_prefill_backend",
+    "renderer_num_workers",
+    "numa_bind",
+    "safetensors_load_strategy",
+    "config",
+]
+_JSONS = [
+    "speculative_config",
+    "compilation_config",
+    "eplb_config",
+    "kv_transfer_config",
+    "kv_events_config",
+    "hf_overrides",
+    "rope_scaling",
+    "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+    "override_generation_config",
+    "additional_config",
+    "model_loader_extra_config",
+    "default_chat_template_kwargs",
+    "chat_template_kwargs",
+    "structured_outputs_config",
+    "pooler_config",
+    "override_pooler_config",
+    "attention_config",
+    "profiler_config",
+    "media_io_kwargs",
+    "weight_transfer_config",
+    "reasoning_config",
+    "ec_transfer_config",
+    "kernel_config",
+    "default_mm_loras",
+    "cudagraph_capture_sizes",
+    "allowed_origins",
+    "allowed_methods",
+    "allowed_headers",
+    "lora_modules",
+    "ir_op_priority",
+    "override_attention_dtype",
+]
 _SECRETS = ("api_key", "hf_token")
 KINDS: dict[str, str] = {
-    **dict.fromkeys(_INTS, "int"), **dict.fromkeys(_HUMAN, "human"), **dict.fromkeys(_FLOATS, "float"),
-    **dict.fromkeys(_BOOLS, "bool"), **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_JSONS, "json"),
+    **dict.fromkeys(_INTS, "int"),
+    **dict.fromkeys(_HUMAN, "human"),
+    **dict.fromkeys(_FLOATS, "float"),
+    **dict.fromkeys(_BOOLS, "bool"),
+    **dict.fromkeys(_TEXTS, "text"),
+    **dict.fromkeys(_JSONS, "json"),
     **dict.fromkeys(_SECRETS, "secret"),
 }
 """Flags of vLLM's server (with underscores) and what they take: int, human, float, bool, text, json, secret."""
 
-_MANY = {"served_model_name", "api_key", "lora_modules", "middleware", "allowed_media_domains", "cudagraph_capture_sizes",
-         "kv_cache_dtype_skip_layers", "logits_processors"}
+_MANY = {
+    "served_model_name",
+    "api_key",
+    "lora_modules",
+    "middleware",
+    "allowed_media_domains",
+    "cudagraph_capture_sizes",
+    "kv_cache_dtype_skip_layers",
+    "logits_processors",
+}
 _ALIASES = {
-    "tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "ep": "enable_expert_parallel",
-    "dcp": "decode_context_parallel_size", "pcp": "prefill_context_parallel_size", "dpl": "data_parallel_size_local",
-    "dpn": "data_parallel_rank", "dpr": "data_parallel_start_rank", "dpa": "data_parallel_address",
-    "dpp": "data_parallel_rpc_port", "dpb": "data_parallel_backend", "dph": "data_parallel_hybrid_lb",
-    "dpe": "data_parallel_external_lb", "q": "quantization", "cc": "compilation_config", "O": "optimization_level",
-    "sc": "speculative_config", "ac": "attention_config", "n": "nnodes", "r": "node_rank", "asc": "api_server_count",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "enable_expert_parallel",
+    "dcp": "decode_context_parallel_size",
+    "pcp": "prefill_context_parallel_size",
+    "dpl": "data_parallel_size_local",
+    "dpn": "data_parallel_rank",
+    "dpr": "data_parallel_start_rank",
+    "dpa": "data_parallel_address",
+    "dpp": "data_parallel_rpc_port",
+    "dpb": "data_parallel_backend",
+    "dph": "data_parallel_hybrid_lb",
+    "dpe": "data_parallel_external_lb",
+    "q": "quantization",
+    "cc": "compilation_config",
+    "O": "optimization_level",
+    "sc": "speculative_config",
+    "ac": "attention_config",
+    "n": "nnodes",
+    "r": "node_rank",
+    "asc": "api_server_count",
     "device_memory_utilization": "gpu_memory_utilization",
 }
 _REMOVED = {
-    "swap_space": "removed (V0 only)", "preemption_mode": "removed (V0 only)", "num_scheduler_steps": "removed (V0 multi-step)",
-    "use_v2_block_manager": "removed", "enable_reasoning": "removed", "disable_log_requests": "removed, off by default",
-    "multi_step_stream_outputs": "removed (V0 multi-step)", "num_lookahead_slots": "removed (V0 only)",
-    "worker_use_ray": "removed (use --distributed-executor-backend ray)", "engine_use_ray": "removed",
-    "disable_async_output_proc": "removed (V0 only)", "scheduler_delay_factor": "removed (V0 only)",
-    "max_paddings": "removed", "delay_factor": "removed", "block_manager_version": "removed",
-    "speculative_model": "removed (use --speculative-config)", "num_speculative_tokens": "removed (use --speculative-config)",
+    "swap_space": "removed (V0 only)",
+    "preemption_mode": "removed (V0 only)",
+    "num_scheduler_steps": "removed (V0 multi-step)",
+    "use_v2_block_manager": "removed",
+    "enable_reasoning": "removed",
+    "disable_log_requests": "removed, off by default",
+    "multi_step_stream_outputs": "removed (V0 multi-step)",
+    "num_lookahead_slots": "removed (V0 only)",
+    "worker_use_ray": "removed (use --distributed-executor-backend ray)",
+    "engine_use_ray": "removed",
+    "disable_async_output_proc": "removed (V0 only)",
+    "scheduler_delay_factor": "removed (V0 only)",
+    "max_paddings": "removed",
+    "delay_factor": "removed",
+    "block_manager_version": "removed",
+    "speculative_model": "removed (use --speculative-config)",
+    "num_speculative_tokens": "removed (use --speculative-config)",
     "speculative_draft_tensor_parallel_size": "removed (use --speculative-config)",
-    "ngram_prompt_lookup_max": "removed (use --speculative-config)", "ngram_prompt_lookup_min": "removed (use --speculative-config)",
+    "ngram_prompt_lookup_max": "removed (use --speculative-config)",
+    "ngram_prompt_lookup_min": "removed (use --speculative-config)",
     "speculative_disable_by_batch_size": "removed (use --speculative-config)",
-    "num_redundant_experts": "removed (use --eplb-config)", "eplb_window_size": "removed (use --eplb-config)",
-    "eplb_step_interval": "removed (use --eplb-config)", "eplb_log_balancedness": "removed (use --eplb-config)",
-    "disable_custom_kernels": "removed", "use_beam_search": "removed", "enable_prefix_caching_v2": "removed",
+    "num_redundant_experts": "removed (use --eplb-config)",
+    "eplb_window_size": "removed (use --eplb-config)",
+    "eplb_step_interval": "removed (use --eplb-config)",
+    "eplb_log_balancedness": "removed (use --eplb-config)",
+    "disable_custom_kernels": "removed",
+    "use_beam_search": "removed",
+    "enable_prefix_caching_v2": "removed",
     "max_context_len_to_capture": "removed (renamed --max-seq-len-to-capture, then dropped)",
-    "long_lora_scaling_factors": "removed", "lora_extra_vocab_size": "removed", "enable_prompt_adapter": "removed",
-    "max_prompt_adapters": "removed", "guided_decoding_disable_fallback": "removed", "tokenizer_pool_size": "removed",
-    "tokenizer_pool_type": "removed", "tokenizer_pool_extra_config": "removed", "qlora_adapter_name_or_path": "removed",
-    "quantization_param_path": "removed", "disable_mm_preprocessor_cache": "removed",
+    "long_lora_scaling_factors": "removed",
+    "lora_extra_vocab_size": "removed",
+    "enable_prompt_adapter": "removed",
+    "max_prompt_adapters": "removed",
+    "guided_decoding_disable_fallback": "removed",
+    "tokenizer_pool_size": "removed",
+    "tokenizer_pool_type": "removed",
+    "tokenizer_pool_extra_config": "removed",
+    "qlora_adapter_name_or_path": "removed",
+    "quantization_param_path": "removed",
+    "disable_mm_preprocessor_cache": "removed",
 }
 _REMOVED_BOOL = {
-    "use_v2_block_manager", "enable_reasoning", "disable_log_requests", "multi_step_stream_outputs", "worker_use_ray",
-    "engine_use_ray", "disable_async_output_proc", "eplb_log_balancedness", "disable_custom_kernels", "use_beam_search",
-    "enable_prompt_adapter", "guided_decoding_disable_fallback", "disable_mm_preprocessor_cache",
+    "use_v2_block_manager",
+    "enable_reasoning",
+    "disable_log_requests",
+    "multi_step_stream_outputs",
+    "worker_use_ray",
+    "engine_use_ray",
+    "disable_async_output_proc",
+    "eplb_log_balancedness",
+    "disable_custom_kernels",
+    "use_beam_search",
+    "enable_prompt_adapter",
+    "guided_decoding_disable_fallback",
+    "disable_mm_preprocessor_cache",
 }
 _NOT_SERVER = {
     "max_concurrency": "not a server flag (use --max-num-seqs; it does not cap accepted requests)",
-    "request_rate": "not a server flag (it belongs to `vllm bench serve`)", "num_prompts": "not a server flag (it belongs to `vllm bench serve`)",
-    "dataset_name": "not a server flag (it belongs to `vllm bench serve`)", "dataset_path": "not a server flag (it belongs to `vllm bench serve`)",
-    "random_input_len": "not a server flag (it belongs to `vllm bench serve`)", "random_output_len": "not a server flag (it belongs to `vllm bench serve`)",
-    "burstiness": "not a server flag (it belongs to `vllm bench serve`)", "max_tokens": "not a server flag (a field of each request)",
-    "temperature": "not a server flag (a field of each request)", "top_p": "not a server flag (a field of each request)",
-    "n_ctx": "not a server flag (llama.cpp; use --max-model-len)", "ctx_size": "not a server flag (llama.cpp; use --max-model-len)",
-    "max_batch_size": "not a server flag (use --max-num-seqs)", "batch_size": "not a server flag (use --max-num-seqs)",
+    "request_rate": "not a server flag (it belongs to `vllm bench serve`)",
+    "num_prompts": "not a server flag (it belongs to `vllm bench serve`)",
+    "dataset_name": "not a server flag (it belongs to `vllm bench serve`)",
+    "dataset_path": "not a server flag (it belongs to `vllm bench serve`)",
+    "random_input_len": "not a server flag (it belongs to `vllm bench serve`)",
+    "random_output_len": "not a server flag (it belongs to `vllm bench serve`)",
+    "burstiness": "not a server flag (it belongs to `vllm bench serve`)",
+    "max_tokens": "not a server flag (a field of each request)",
+    "temperature": "not a server flag (a field of each request)",
+    "top_p": "not a server flag (a field of each request)",
+    "n_ctx": "not a server flag (llama.cpp; use --max-model-len)",
+    "ctx_size": "not a server flag (llama.cpp; use --max-model-len)",
+    "max_batch_size": "not a server flag (use --max-num-seqs)",
+    "batch_size": "not a server flag (use --max-num-seqs)",
     "max_running_requests": "not a vLLM flag (SGLang's; use --max-num-seqs)",
     "mem_fraction_static": "not a vLLM flag (SGLang's; use --gpu-memory-utilization)",
     "context_length": "not a vLLM flag (SGLang's; use --max-model-len)",
     "chunked_prefill_size": "not a vLLM flag (SGLang's; use --max-num-batched-tokens)",
-    "num_gpus": "not a server flag (use --tensor-parallel-size)", "gpus": "not a server flag (docker's; use --tensor-parallel-size)",
+    "num_gpus": "not a server flag (use --tensor-parallel-size)",
+    "gpus": "not a server flag (docker's; use --tensor-parallel-size)",
 }
 _SGLANG = {  # SGLang's name -> (kind, vLLM's word for the same thing)
-    "model_path": ("text", "model"), "model": ("text", "model"), "tp": ("int", "tensor_parallel_size"),
-    "tp_size": ("int", "tensor_parallel_size"), "tensor_parallel_size": ("int", "tensor_parallel_size"),
-    "dp": ("int", "data_parallel_size"), "dp_size": ("int", "data_parallel_size"),
-    "data_parallel_size": ("int", "data_parallel_size"), "pp_size": ("int", "pipeline_parallel_size"),
-    "ep": ("int", ""), "ep_size": ("int", ""), "mem_fraction_static": ("float", "gpu_memory_utilization"),
-    "max_running_requests": ("int", "max_num_seqs"), "chunked_prefill_size": ("int", "max_num_batched_tokens"),
-    "max_prefill_tokens": ("int", ""), "max_total_tokens": ("int", ""), "context_length": ("int", "max_model_len"),
-    "page_size": ("int", "block_size"), "kv_cache_dtype": ("text", "kv_cache_dtype"), "quantization": ("text", "quantization"),
-    "dtype": ("text", "dtype"), "schedule_policy": ("text", ""), "schedule_conservativeness": ("float", ""),
-    "host": ("text", "host"), "port": ("int", "port"), "served_model_name": ("text", "served_model_name"),
-    "disable_radix_cache": ("bool", "enable_prefix_caching"), "trust_remote_code": ("bool", "trust_remote_code"),
-    "enable_metrics": ("bool", ""), "enable_dp_attention": ("bool", ""), "disable_cuda_graph": ("bool", ""),
-    "enable_mixed_chunk": ("bool", ""), "enable_torch_compile": ("bool", ""), "disable_overlap_schedule": ("bool", ""),
-    "attention_backend": ("text", ""), "cuda_graph_max_bs": ("int", ""), "max_queued_requests": ("int", ""),
-    "max_loras_per_batch": ("int", ""), "speculative_algorithm": ("text", ""), "speculative_num_steps": ("int", ""),
-    "speculative_eagle_topk": ("int", ""), "speculative_num_draft_tokens": ("int", ""), "speculative_draft_model_path": ("text", ""),
-    "reasoning_parser": ("text", "reasoning_parser"), "tool_call_parser": ("text", "tool_call_parser"), "log_level": ("text", ""),
-    "tokenizer_path": ("text", "tokenizer"), "chat_template": ("text", "chat_template"), "random_seed": ("int", "seed"),
-    "nnodes": ("int", "nnodes"), "node_rank": ("int", "node_rank"), "dist_init_addr": ("text", ""), "api_key": ("secret", ""),
-    "load_balance_method": ("text", ""), "moe_a2a_backend": ("text", ""), "skip_server_warmup": ("bool", ""),
-    "enable_ep_moe": ("bool", "enable_expert_parallel"), "enable_cache_report": ("bool", ""), "is_embedding": ("bool", ""),
+    "model_path": ("text", "model"),
+    "model": ("text", "model"),
+    "tp": ("int", "tensor_parallel_size"),
+    "tp_size": ("int", "tensor_parallel_size"),
+    "tensor_parallel_size": ("int", "tensor_parallel_size"),
+    "dp": ("int", "data_parallel_size"),
+    "dp_size": ("int", "data_parallel_size"),
+    "data_parallel_size": ("int", "data_parallel_size"),
+    "pp_size": ("int", "pipeline_parallel_size"),
+    "ep": ("int", ""),
+    "ep_size": ("int", ""),
+    "mem_fraction_static": ("float", "gpu_memory_utilization"),
+    "max_running_requests": ("int", "max_num_seqs"),
+    "chunked_prefill_size": ("int", "max_num_batched_tokens"),
+    "max_prefill_tokens": ("int", ""),
+    "max_total_tokens": ("int", ""),
+    "context_length": ("int", "max_model_len"),
+    "page_size": ("int", "block_size"),
+    "kv_cache_dtype": ("text", "kv_cache_dtype"),
+    "quantization": ("text", "quantization"),
+    "dtype": ("text", "dtype"),
+    "schedule_policy": ("text", ""),
+    "schedule_conservativeness": ("float", ""),
+    "host": ("text", "host"),
+    "port": ("int", "port"),
+    "served_model_name": ("text", "served_model_name"),
+    "disable_radix_cache": ("bool", "enable_prefix_caching"),
+    "trust_remote_code": ("bool", "trust_remote_code"),
+    "enable_metrics": ("bool", ""),
+    "enable_dp_attention": ("bool", ""),
+    "disable_cuda_graph": ("bool", ""),
+    "enable_mixed_chunk": ("bool", ""),
+    "enable_torch_compile": ("bool", ""),
+    "disable_overlap_schedule": ("bool", ""),
+    "attention_backend": ("text", ""),
+    "cuda_graph_max_bs": ("int", ""),
+    "max_queued_requests": ("int", ""),
+    "max_loras_per_batch": ("int", ""),
+    "speculative_algorithm": ("text", ""),
+    "speculative_num_steps": ("int", ""),
+    "speculative_eagle_topk": ("int", ""),
+    "speculative_num_draft_tokens": ("int", ""),
+    "speculative_draft_model_path": ("text", ""),
+    "reasoning_parser": ("text", "reasoning_parser"),
+    "tool_call_parser": ("text", "tool_call_parser"),
+    "log_level": ("text", ""),
+    "tokenizer_path": ("text", "tokenizer"),
+    "chat_template": ("text", "chat_template"),
+    "random_seed": ("int", "seed"),
+    "nnodes": ("int", "nnodes"),
+    "node_rank": ("int", "node_rank"),
+    "dist_init_addr": ("text", ""),
+    "api_key": ("secret", ""),
+    "load_balance_method": ("text", ""),
+    "moe_a2a_backend": ("text", ""),
+    "skip_server_warmup": ("bool", ""),
+    "enable_ep_moe": ("bool", "enable_expert_parallel"),
+    "enable_cache_report": ("bool", ""),
+    "is_embedding": ("bool", ""),
 }
 
 MAX_COMMAND = 40_000
 """Characters of a command or manifest that are read."""
 
 _RUNNER = re.compile(r"^(?:\S*/)?(?:docker|podman|nerdctl)$")
-_IMAGE = re.compile(r"(?:^|/)(?:[\w.\-]*vllm[\w.\-]*|[\w.\-]*sglang[\w.\-]*)(?::[\w.\-]+)?(?:@sha256:[0-9a-f]+)?$", re.I)
-_VLLM_MODULE = re.compile(r"^vllm\.entrypoints\.(?:openai\.)?(?:api_server|run_server)$|^vllm\.entrypoints\.api_server$|api_server\.py$")
+_IMAGE = re.compile(
+    r"(?:^|/)(?:[\w.\-]*vllm[\w.\-]*|[\w.\-]*sglang[\w.\-]*)(?::[\w.\-]+)?(?:@sha256:[0-9a-f]+)?$", re.I
+)
+_VLLM_MODULE = re.compile(
+    r"^vllm\.entrypoints\.(?:openai\.)?(?:api_server|run_server)$|^vllm\.entrypoints\.api_server$|api_server\.py$"
+)
 _ENV = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.S)
 _REDIRECT = re.compile(r"(?<=\s)(?:[012]|&)?>{1,2}\s*(?:&\d|[^\s;&|<>'\"]+)|(?<=\s)<\s*[^\s;&|<>'\"]+|(?<=\s)\d>&\d")
 _HUMAN_NUMBER = re.compile(r"^(\d+(?:\.\d+)?)([kKmMgGtT])$")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DASHES = "–—―−‐‑‒﹣－"
-_QUOTES = {"“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "‘": "'", "’": "'", "‚": "'", "＂": '"', "＇": "'", "＝": "="}
+_QUOTES = {
+    "“": '"',
+    "”": '"',
+    "„": '"',
+    "«": '"',
+    "»": '"',
+    "‘": "'",
+    "’": "'",
+    "‚": "'",
+    "＂": '"',
+    "＇": "'",
+    "＝": "=",
+}
 _LOOKS = re.compile(
     r"\bvllm[\"',\s]+serve\b|vllm\.entrypoints|vllm/vllm-openai|\bsglang[. ](?:launch_server|serve)|lmsysorg/sglang|(?:^|\s)--?[\w\-]*(?:max[-_]num[-_]seqs|max[-_]model[-_]len"
-    r"|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization|tensor[-_]parallel[-_]size)|api_server\.py|vllm-openai", re.I
+    r"|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization|tensor[-_]parallel[-_]size)|api_server\.py|vllm-openai",
+    re.I,
 )
 
 
@@ -182,7 +498,10 @@ def looks_like_serve(text: str) -> bool:
     if _LOOKS.search(head):
         return True
     return bool(re.search(rf"[{_DASHES}]\s?(?:enable|max|gpu|tensor)[-_{_DASHES}]", head[:20_000])) or bool(
-        re.search(r"(?m)^\s*(?:max[-_]num[-_]seqs|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization)\s*:", head))
+        re.search(
+            r"(?m)^\s*(?:max[-_]num[-_]seqs|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization)\s*:", head
+        )
+    )
 
 
 # --- text -> tokens ---------------------------------------------------------------------------------------------
@@ -263,16 +582,27 @@ def _take_env(word: str, env: dict[str, str], reading: Reading) -> bool:
     return True
 
 
-def _find_args(words: list[str], reading: Reading, env: dict[str, str], depth: int = 0) -> tuple[list[str], bool] | None:
+def _find_args(
+    words: list[str], reading: Reading, env: dict[str, str], depth: int = 0
+) -> tuple[list[str], bool] | None:
     """The server's own arguments in one command, and whether a first bare word is the model; None: no server here."""
     docker = -1
     for i, word in enumerate(words):
         if _RUNNER.match(word) and "run" in words[i + 1 : i + 4]:
             docker = i
-        if docker >= 0 and i > docker and _IMAGE.search(word) and not word.startswith("-") and "=" not in word and (
-            not words[i - 1].startswith("-") or words[i - 1] in ("-d", "-it", "-i", "-t", "--rm", "--init", "--privileged", "--detach")
-            or "=" in words[i - 1]
-        ) and ":/" not in word:
+        if (
+            docker >= 0
+            and i > docker
+            and _IMAGE.search(word)
+            and not word.startswith("-")
+            and "=" not in word
+            and (
+                not words[i - 1].startswith("-")
+                or words[i - 1] in ("-d", "-it", "-i", "-t", "--rm", "--init", "--privileged", "--detach")
+                or "=" in words[i - 1]
+            )
+            and ":/" not in word
+        ):
             reading.image = word
             reading.format = reading.format or "docker run"
             _docker_env(words[docker + 1 : i], env, reading)
@@ -293,8 +623,10 @@ def _find_args(words: list[str], reading: Reading, env: dict[str, str], depth: i
         if word == "-m" and i + 1 < len(words):
             module = words[i + 1]
             after = i + 2
-            if module in ("vllm.entrypoints.openai", "vllm.entrypoints") and words[after : after + 1] and words[after].startswith(
-                ("api_server", "openai")
+            if (
+                module in ("vllm.entrypoints.openai", "vllm.entrypoints")
+                and words[after : after + 1]
+                and words[after].startswith(("api_server", "openai"))
             ):
                 reading.warnings.append("module path has a space")
                 module += "." + words[after]
@@ -422,7 +754,9 @@ def _lookup(name: str, table: dict[str, Any], reading: Reading, shown: str) -> s
         return name
     near = [k for k in table if k.startswith(name)] if len(name) > 4 else []
     if len(near) == 1:
-        reading.warnings.append(f"{shown}: read as --{near[0].replace('_', '-')} (argparse accepts an unambiguous beginning)")
+        reading.warnings.append(
+            f"{shown}: read as --{near[0].replace('_', '-')} (argparse accepts an unambiguous beginning)"
+        )
         return near[0]
     return None
 
@@ -495,7 +829,9 @@ def _read_args(words: list[str], positional_model: bool, reading: Reading) -> di
         if not kind:
             if value is None and i < len(words) and not _is_flag(words[i]):
                 i += 1
-            reading.warnings.append(f"{shown}: not a flag known here, left out (vLLM exits on a flag that it does not know)")
+            reading.warnings.append(
+                f"{shown}: not a flag known here, left out (vLLM exits on a flag that it does not know)"
+            )
             continue
         name = found or name
         if dot and kind in ("json", "text"):
@@ -514,7 +850,9 @@ def _read_args(words: list[str], positional_model: bool, reading: Reading) -> di
                 given = words[i]
                 i += 1
                 if not sglang:
-                    reading.warnings.append(f"{shown} {given}: today a switch without a value (use {shown} or --no-...)")
+                    reading.warnings.append(
+                        f"{shown} {given}: today a switch without a value (use {shown} or --no-...)"
+                    )
             if given is not None:
                 truth = given.strip().lower() not in ("false", "0", "no", "off")
             truth = truth != negated
@@ -549,7 +887,9 @@ def _read_args(words: list[str], positional_model: bool, reading: Reading) -> di
         put(name, [value, *values[1:]] if len(values) > 1 else converted, shown)
         if sglang and ours and ours != name and converted is not None:
             if ours == "gpu_memory_utilization":
-                reading.warnings.append(f"{shown}: SGLang's share is weights + KV pool, not the whole process: near, not the same")
+                reading.warnings.append(
+                    f"{shown}: SGLang's share is weights + KV pool, not the whole process: near, not the same"
+                )
             put(ours, converted, shown)
     return parse
 
@@ -558,7 +898,10 @@ def _check(parse: dict[str, Any], reading: Reading) -> None:
     """What `vllm serve` itself would refuse or do otherwise than written."""
     util = parse.get("gpu_memory_utilization")
     if isinstance(util, float) and not 0 < util <= 1:
-        reading.errors.append(f"--gpu-memory-utilization: {util:g} is not in (0, 1]" + (f" (did you mean {util / 100:g}?)" if 1 < util <= 100 else ""))
+        reading.errors.append(
+            f"--gpu-memory-utilization: {util:g} is not in (0, 1]"
+            + (f" (did you mean {util / 100:g}?)" if 1 < util <= 100 else "")
+        )
     for name in ("max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "data_parallel_size", "block_size"):
         value = parse.get(name)
         if isinstance(value, int) and value < 1 and not (reading.engine == "sglang" and value == -1):
@@ -568,7 +911,9 @@ def _check(parse: dict[str, Any], reading: Reading) -> None:
         if isinstance(seqs, int) and 0 < tokens < seqs:
             reading.errors.append(f"max_num_batched_tokens ({tokens}) must be at least max_num_seqs ({seqs})")
         if parse.get("enable_chunked_prefill") is False and isinstance(length, int) and 0 < tokens < length:
-            reading.errors.append(f"max_num_batched_tokens ({tokens}) must be at least max_model_len ({length}) when chunked prefill is off")
+            reading.errors.append(
+                f"max_num_batched_tokens ({tokens}) must be at least max_model_len ({length}) when chunked prefill is off"
+            )
     visible = reading.env.get("CUDA_VISIBLE_DEVICES")
     tp = parse.get("tensor_parallel_size", 1)
     if visible and isinstance(tp, int) and re.match(r"^\d+(,\d+)*$", visible):
@@ -600,8 +945,17 @@ def _strings(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list):
-        return [v if isinstance(v, str) else json.dumps(v) if isinstance(v, (dict, list)) else
-                ("true" if v else "false") if isinstance(v, bool) else str(v) for v in value if v is not None]
+        return [
+            v
+            if isinstance(v, str)
+            else json.dumps(v)
+            if isinstance(v, (dict, list))
+            else ("true" if v else "false")
+            if isinstance(v, bool)
+            else str(v)
+            for v in value
+            if v is not None
+        ]
     return []
 
 
@@ -636,7 +990,9 @@ def _list_words(items: list[str], reading: Reading) -> list[str]:
     words: list[str] = []
     for item in items:
         if item.startswith("-") and re.match(r"^--?[\w\-.]+\s+\S", item) and not re.match(r"^--?[\w\-.]+=", item):
-            reading.warnings.append(f"{item.split()[0]}: flag and value in one list item; split here, vLLM would refuse it")
+            reading.warnings.append(
+                f"{item.split()[0]}: flag and value in one list item; split here, vLLM would refuse it"
+            )
             words.extend(_tokens(item))
         else:
             words.append(item)
@@ -670,7 +1026,11 @@ def _from_yaml(text: str, reading: Reading) -> dict[str, Any] | None:
                 value = node.get(key)
                 if isinstance(value, str):
                     commands = _commands(value)
-                    words += [w for c in commands for w in [*c, ";"]][:-1] if len(commands) > 1 else (commands[0] if commands else [])
+                    words += (
+                        [w for c in commands for w in [*c, ";"]][:-1]
+                        if len(commands) > 1
+                        else (commands[0] if commands else [])
+                    )
                 else:
                     words += _list_words(_strings(value), trial)
             if not words and not node.get("vllmConfig"):
@@ -679,20 +1039,37 @@ def _from_yaml(text: str, reading: Reading) -> dict[str, Any] | None:
             if trial.image and "sglang" in trial.image:
                 trial.engine = "sglang"
             found = _find_args(words, trial, env)
-            if found is None and not ((trial.image and re.search("vllm|sglang", trial.image)) or any(
-                w.startswith("--") and w.lstrip("-").partition("=")[0].replace("-", "_") in KINDS for w in words)):
+            if found is None and not (
+                (trial.image and re.search("vllm|sglang", trial.image))
+                or any(w.startswith("--") and w.lstrip("-").partition("=")[0].replace("-", "_") in KINDS for w in words)
+            ):
                 continue
             args, positional = found if found else ([w for w in words if w not in ("python3", "python", "-m")], True)
             if ";" in args:
                 args = args[: args.index(";")]
-            trial.format = "compose" if "environment" in node or isinstance(node.get("command"), str) else "kubernetes args list"
+            trial.format = (
+                "compose" if "environment" in node or isinstance(node.get("command"), str) else "kubernetes args list"
+            )
             result = _read_args(args, positional, trial)
-            for name in ("warnings", "errors", "env", "image", "redact", "format", "engine", "removed", "ignored", "notes"):
+            for name in (
+                "warnings",
+                "errors",
+                "env",
+                "image",
+                "redact",
+                "format",
+                "engine",
+                "removed",
+                "ignored",
+                "notes",
+            ):
                 setattr(reading, name, getattr(trial, name))
             return result
         if isinstance(doc, dict):
             keys = {str(k).replace("-", "_"): v for k, v in doc.items()}
-            if sum(k in KINDS for k in keys) >= max(1, len(keys) // 2) and not any(isinstance(v, dict) and k not in KINDS for k, v in keys.items()):
+            if sum(k in KINDS for k in keys) >= max(1, len(keys) // 2) and not any(
+                isinstance(v, dict) and k not in KINDS for k, v in keys.items()
+            ):
                 reading.format = "vLLM config file"
                 words = []
                 for k, v in keys.items():
@@ -711,9 +1088,13 @@ def read(text: str) -> Reading:
     reading = Reading({})
     text = _repair(text[:MAX_COMMAND], reading)
     text = re.sub(r"(?m)^\s*```[\w\-]*\s*$", "", text)
-    manifest = bool(re.search(
-        r"(?m)^\s*-?\s*(?:args|command|image|services|containers|environment|entrypoint|kind|apiVersion|max[-_]num[-_]seqs|model|Cmd|\"?Args\"?)\"?\s*:"
-        r"|^\s*-\s+['\"]?--|^\s*\[", text))
+    manifest = bool(
+        re.search(
+            r"(?m)^\s*-?\s*(?:args|command|image|services|containers|environment|entrypoint|kind|apiVersion|max[-_]num[-_]seqs|model|Cmd|\"?Args\"?)\"?\s*:"
+            r"|^\s*-\s+['\"]?--|^\s*\[",
+            text,
+        )
+    )
     parse: dict[str, Any] | None = None
     if manifest:
         parse = _from_yaml(text, reading)
@@ -727,7 +1108,9 @@ def read(text: str) -> Reading:
         version = re.search(r":v?(\d+)\.(\d+)", reading.image)
         if version and (int(version[1]), int(version[2])) < (0, 8):
             reading.notes.append(f"{scrub(reading.image)}: V0; its defaults (256 seqs, swapping) differ from today's")
-    reading.warnings = sorted((str(scrub(w)) for w in dict.fromkeys(reading.warnings)), key=lambda w: w.startswith("module path"))
+    reading.warnings = sorted(
+        (str(scrub(w)) for w in dict.fromkeys(reading.warnings)), key=lambda w: w.startswith("module path")
+    )
     reading.errors = [str(scrub(e)) for e in dict.fromkeys(reading.errors)]
     if reading.image:
         reading.image = str(scrub(reading.image))
@@ -739,7 +1122,11 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
     text = re.sub(r"(?m)^\s*(?:\([\w.\-]+\)\s*)?(?:[\w.\-]+@[\w.\-]+:?[^\n$#]{0,80}[$#]|\$|>)\s+", "", text)
     text = re.sub(r"(?m)^\s*(?:CMD|ENTRYPOINT|ExecStart\s*=|RUN)\s*", "", text)
     env: dict[str, str] = {}
-    text = re.sub(r'(?m)^\s*\[\s*("[^\n]*")\s*,?\s*\]\s*$', lambda m: " ".join(shlex.quote(w) for w in re.findall(r'"([^"]*)"', m[1])), text)
+    text = re.sub(
+        r'(?m)^\s*\[\s*("[^\n]*")\s*,?\s*\]\s*$',
+        lambda m: " ".join(shlex.quote(w) for w in re.findall(r'"([^"]*)"', m[1])),
+        text,
+    )
     commands = _commands(text)
     for words in commands:
         if words[0].startswith("Environment="):
@@ -753,11 +1140,18 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
         words = _expand(words, env, reading)
         found = _find_args(words, reading, env)
         if found is not None:
-            if any("_" in re.split("[=.]", w, maxsplit=1)[0] for w in found[0] if w.startswith("--")) and reading.format:
+            if (
+                any("_" in re.split("[=.]", w, maxsplit=1)[0] for w in found[0] if w.startswith("--"))
+                and reading.format
+            ):
                 reading.format += ", underscores"
             return _read_args(found[0], found[1], reading)
     for words in commands:  # arguments alone, without a command
-        known = [w for w in words if w.startswith("-") and w.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_") in KINDS]
+        known = [
+            w
+            for w in words
+            if w.startswith("-") and w.lstrip("-").partition("=")[0].partition(".")[0].replace("-", "_") in KINDS
+        ]
         if known:
             reading.format = reading.format or "arguments only"
             start = next(i for i, w in enumerate(words) if w.startswith("-"))

@@ -263,7 +263,7 @@ class Replica:
         free = self.free
         stuck = False  # the head of the queue could not be admitted, and nothing has changed since
         decoded = 0.0  # end of the latest step that decoded
-        stalls: list[tuple[float, int]] = []  # prefill_first: (latest token, how many) of those that wait for prompts
+        stalled = False  # prefill_first: decodes have been waiting for prompts
         horizon = yield 0.0
 
         while True:
@@ -299,7 +299,7 @@ class Replica:
             exact = True
             chunks: list[tuple[int, int]] = []
             sampled: list[int] = []
-            if n and not partial and observer is None and not stalls:
+            if n and not partial and observer is None and not stalled:
                 if static or n == seats:
                     until = INF
                 elif not (front or swapped or urgent or arrivals[pointer] <= t):
@@ -563,15 +563,15 @@ class Replica:
                 t += duration
                 steady = cohort
                 if cohort:
-                    if stalls:  # their latest token is older than this step
-                        steady, left = 0, cohort
-                        for when, count in stalls:
-                            self.gap(t - when, min(count, left))
-                            left -= min(count, left)
-                        stalls.clear()
+                    if stalled:  # their latest tokens are older than this step
+                        steady = 0
+                        for r in order:
+                            if fin[r] >= 0:
+                                self.gap(t - (latest[r] if latest[r] > decoded else decoded), 1)
+                        stalled = False
                     decoded = t
-                elif n and not stalls:
-                    stalls.append((decoded, n))
+                elif n:
+                    stalled = True
                 stretch((1, d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampling - d_seqs, len(lost), taken, steady))
                 quiet = 0 if sampling else quiet + 1
                 idle = 0 if sampling or p_tokens or lost or arrivals[-2] > starts[-1] else idle + 1
@@ -589,7 +589,6 @@ class Replica:
                     context -= last[r]
                     residues[base[r] % size] -= 1
                     done.append(r)
-            survivors = 0
             for r in sampled:
                 c = length[r]
                 if first[r] < 0.0:
@@ -600,15 +599,12 @@ class Replica:
                 if c == last[r]:
                     done.append(r)
                     continue
-                survivors += 1
                 base[r] = c - k
                 fin[r] = k + last[r] - c
                 heappush(ends, fin[r] * wide + r)
                 residues[(c - k) % size] += 1
                 n += 1
                 context += c
-            if survivors and not continuous:
-                stalls.append((t, survivors))
             if done:
                 stuck = False
                 if len(done) > 1:

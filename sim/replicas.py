@@ -115,8 +115,8 @@ class Router:
                 number = self._choose()
                 self.in_flight[number] += 1
                 self._hand(when, r, self.replicas[number])
-                if alive[number] and self.replicas[number].clock <= when:  # it was idle
-                    clocks[number] = min(clocks[number], when)
+                if alive[number]:  # it may have been idle, or still at its latest step
+                    clocks[number] = min(clocks[number], max(when, self.replicas[number].clock))
                 continue
             if clocks[first] == INF:
                 return

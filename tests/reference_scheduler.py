@@ -451,9 +451,8 @@ def simulate(s, requests, *, step_time, num_gpu_blocks, refuse=True):
             return max(float(in_flight[i]), float(waiting + running)) + waiting * 6.0 * max(0.0, usage - 0.5)
         return 0 if s.router == "round_robin" else in_flight[i]
 
-    for r in everyone:
-        if r.arrival < INF:
-            arrive(r)
+    for r in [r for r in everyone if r.arrival < INF]:
+        arrive(r)
     while True:
         server = min(servers, key=lambda server: server.next_start())
         start = server.next_start()

@@ -104,12 +104,12 @@ def check(s, requests, blocks, clock, refuse, observer=None):
     theirs = reference_scheduler.simulate(s, requests, step_time=clock, num_gpu_blocks=blocks, refuse=refuse)
     ours = simulate(s, requests, step_time=clock, num_gpu_blocks=blocks, refuse=refuse, observer=observer)
     assert ours.stopped == theirs.stopped
-    for field in fields(Ticks):
+    for field in sorted(fields(Ticks), key=lambda field: field.name in ("start", "duration")):
         mine = getattr(ours.ticks, field.name).tolist()
         other = [getattr(row, field.name) for row in theirs.ticks]
         if mine != other:
             where = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), "length")
-            raise AssertionError(f"{field.name} differs at {where}: {mine[:60]} {other[:60]}")
+            raise AssertionError(f"{field.name} differs at {where} of {len(mine)}, {len(other)}: {mine[:60]} {other[:60]}")
 
     def times(name):
         return [np.nan if getattr(r, name) is None else getattr(r, name) for r in theirs.requests]

@@ -137,7 +137,7 @@ flow = lesson.begin("experts", SCENES)
 b, a = flow.s.b, flow.s.a
 prefill = flow.name == "place"  # a decode step waits for memory, where a hot rank costs little
 
-left, middle, right = st.columns([4, 4, 5], gap="medium")
+left, middle, right = st.columns([3, 3, 5], gap="medium")
 with left:
     controls.knob("expert_skew", list(SKEWS), label=t("experts.knob_skew"))
 with middle:
@@ -185,7 +185,7 @@ def draw_step() -> None:
     parts = [charts.Part(t(f"experts.part_{p}"), colour, [s.parts[p] * 1e3 for s in steps]) for p, (_, colour) in PARTS.items()]
     guess = flow.guess_line() if flow.name == "batch" else None
     charts.bars(
-        t("experts.chart_prefill" if prefill else "experts.chart_step"), names, parts, words=lambda v: f"{v:.1f}",
+        t("experts.chart_prefill" if prefill else "experts.chart_step"), names, parts, words=lambda v: f"{v:.1f}" if v > 120 * max(s.seconds for s in steps) else "",
         limits=[(guess[1], guess[0] * before.seconds * 1e3)] if guess else [],
         alt=t("experts.alt_step", before=seconds(before.seconds), after=seconds(now.seconds)), key="step",
     )
@@ -194,10 +194,13 @@ def draw_step() -> None:
 def draw_amortised() -> None:
     lines = [charts.Line(BATCHES, step.per_token * 1e3, "idle" if word == "A" and len(steps) > 1 else "#9A76C4", word,
                          dotted=word == "A" and len(steps) > 1) for step, word in zip(steps, names, strict=True)]
-    events = [(now.room, t("experts.pool_full", n=count(now.room)))] if now.room <= BATCHES[-1] else []
+    last = int(np.flatnonzero(np.isfinite(now.per_token))[-1])
+    marks = [] if prefill else [(b.max_num_seqs, now.seconds / b.max_num_seqs * 1e3, "B")]
+    if now.room <= BATCHES[-1]:  # marked where the line ends
+        marks.append((BATCHES[last], now.per_token[last] * 1e3, t("experts.pool_full", n=count(now.room))))
     charts.curve(
         t("experts.chart_amortised"), lines, x_title=t("experts.axis_batch"), log_x=True, log_y=True, x_start=1,
-        x_end=BATCHES[-1], events=events, marks=[] if prefill else [(b.max_num_seqs, now.seconds / b.max_num_seqs * 1e3, "B")],
+        x_end=BATCHES[-1], marks=marks,
         alt=t("experts.alt_amortised", one=seconds(now.per_token[0]), many=seconds(float(np.nanmin(now.per_token))), n=BATCHES[int(np.nanargmin(now.per_token))]),
         key="amortised",
     )
@@ -264,5 +267,7 @@ def more() -> None:
     ], key="experts")
 
 
-lesson.end(flow, explain="\n\n".join(explain), more=more)
+lesson.end(flow, explain="\n\n".join(explain))
+if flow.step == "next":
+    more()
 state.publish()

@@ -203,7 +203,8 @@ def draw_tpot() -> list[tuple[int, int, float]]:
     limits = [(guess[1], lines[min(lines)][0] / guess[0])] if guess and lines else []
     charts.curve(
         t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=256,
-        events=[(n, name(p) + " = " + name(q)) for p, q, n in cross if (p, q) == (min(fit), max(fit))], limits=limits,
+        marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == max(fit)],
+        limits=limits,
         alt=t("parallelism.alt_tpot", crossings=words or t("parallelism.no_crossing")), key="tpot",
     )
     return cross
@@ -279,5 +280,7 @@ def more() -> None:
     ], key="parallel")
 
 
-lesson.end(flow, explain="\n\n".join(explain), more=more)
+lesson.end(flow, explain="\n\n".join(explain))
+if flow.step == "next":
+    more()
 state.publish()

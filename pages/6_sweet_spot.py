@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import streamlit as st
 
 from sim import link
@@ -101,7 +100,7 @@ def climb(flow: lesson.Flow) -> None:
     with places[0]:
         charts.curve(
             t("sweet_spot.chart_climb"), [charts.Line([s.qps for s in runs], [s.e2e_p99 for s in runs], "decode")],
-            x_title=t("sweet_spot.axis_qps"), marks=[(s.qps, s.e2e_p99, str(n)) for n, s in zip(steps, runs, strict=True)],
+            x_title=t("sweet_spot.axis_qps"), marks=named(steps, runs),
             x_end=max(s.qps for s in runs) * 1.15,
             alt=t("sweet_spot.alt_climb", points=", ".join(map(str, steps)), best=best), key="climb",
         )
@@ -118,7 +117,23 @@ def climb(flow: lesson.Flow) -> None:
         explain.insert(0, searched(b, walked, best))
     if b.preemption_mode == "swap":
         explain.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
-    lesson.end(flow, explain="\n\n".join(explain), more=lambda: (serve(b.but(max_num_seqs=best or b.max_num_seqs)), path(b)) and None)
+    lesson.end(flow, explain="\n\n".join(explain))
+    if flow.step == "next":
+        serve(b.but(max_num_seqs=best or b.max_num_seqs))
+        path(b)
+
+
+def named(steps: list[int], runs: list[Summary]) -> list[tuple[float, float, str]]:
+    """The points of the path; those that would write over each other share a name."""
+    marks: list[tuple[float, float, str]] = []
+    wide, high = max(s.qps for s in runs), max(s.e2e_p99 for s in runs)
+    for n, s in zip(steps, runs, strict=True):
+        if marks and abs(marks[-1][0] - s.qps) < 0.05 * wide and abs(marks[-1][1] - s.e2e_p99) < 0.06 * high:
+            x, y, word = marks.pop()
+            marks += [(x, y, ""), (s.qps, s.e2e_p99, f"{word}, {n}")]
+        else:
+            marks.append((s.qps, s.e2e_p99, str(n)))
+    return marks
 
 
 def verdict(b: Scenario, n: int, now: Summary, walked: dict[int, Summary]) -> str:
@@ -213,12 +228,11 @@ def experiment(flow: lesson.Flow) -> None:
     st.table({t("sweet_spot.col_what"): [r[0] for r in rows], t("sweet_spot.col_lesson"): [r[1] for r in rows],
               t("sweet_spot.col_run"): [r[2] for r in rows]})
 
-    def more() -> None:
+    lesson.end(flow, explain="\n\n".join(explain), run=run_b)
+    if flow.step == "next":
         lesson.presets([(t("sweet_spot.try_swap"), {"preemption_mode": "swap"}), (t("sweet_spot.try_recompute"), {"preemption_mode": "recompute"})]
                        if flow.name == "second" else
                        [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)], key=flow.name)
-
-    lesson.end(flow, explain="\n\n".join(explain), more=more)
 
 
 def queue(run: Run) -> float:
@@ -315,8 +329,9 @@ def atlas(flow: lesson.Flow) -> None:
         if here:
             explain.append(t("sweet_spot.map_taken", seqs=b.max_num_seqs, tokens=b.max_num_batched_tokens, qps=here.qps,
                              p99=seconds(here.e2e_p99), preemptions=here.preemptions))
-        lesson.end(flow, explain="\n\n".join(explain),
-                   more=lambda: serve(b.but(max_num_seqs=best[0], max_num_batched_tokens=best[1])))
+        lesson.end(flow, explain="\n\n".join(explain))
+        if flow.step == "next":
+            serve(b.but(max_num_seqs=best[0], max_num_batched_tokens=best[1]))
     else:
         lesson.end(flow)
 

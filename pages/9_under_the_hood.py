@@ -44,7 +44,12 @@ def how() -> None:
     if not RECORDED:
         st.info(t("under_the_hood.conformance_missing"))
         return
-    cases = compared()
+    if not st.session_state.get("hood_compare"):  # some seconds of work: only when asked
+        st.button(t("under_the_hood.compare", n=len(RECORDED)), icon=":material/fact_check:", key="hood_ask",
+                  on_click=lambda: st.session_state.update(hood_compare=True))
+        return
+    with st.spinner(t("under_the_hood.comparing")):
+        cases = compared()
     equal = [c for c in cases if not c.difference]
     word = "all_equal" if len(equal) == len(cases) else "not_all_equal"
     frame.note(t(f"under_the_hood.{word}", equal=len(equal), cases=len(cases), steps=sum(c.steps for c in cases)))

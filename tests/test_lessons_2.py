@@ -1,0 +1,169 @@
+"""Pages 4, 5, 6 and 9: they open at every step in both languages, and what their texts claim comes out of the simulator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from sim import catalog, experts
+from sim.engine import simulate
+from sim.scenario import Scenario
+from sim.step_time import StepTime
+
+ROOT = Path(__file__).parent.parent
+SCENES = {
+    "4_experts": ("skew", "batch", "place"), "5_parallelism": ("layout", "alone", "kv"),
+    "6_sweet_spot": ("climb", "first", "second", "map", "knee"),
+}
+
+
+def page(name: str, **query: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    app.switch_page(f"pages/{name}.py")
+    for key, value in query.items():
+        app.query_params[key] = value
+    return app.run()
+
+
+def words(app: AppTest) -> str:
+    """Everything the page says in notes and paragraphs."""
+    found = [e.value for e in [*app.markdown, *app.caption]]
+
+    def walk(block: Any) -> None:
+        for child in getattr(block, "children", {}).values():
+            body = getattr(getattr(child, "proto", None), "body", "")
+            if isinstance(body, str) and "if-note" in body:
+                found.append(re.sub(r"<[^>]+>", "", body))
+            walk(child)
+
+    walk(app.main)
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("name", "scene"), [(n, s) for n, scenes in SCENES.items() for s in scenes])
+def test_opens_at_every_step(name: str, scene: str, language: str) -> None:
+    for step in ("ask", "lock", "reveal", "next"):
+        app = page(name, p=f"{scene}.{step}", lang=language)
+        assert not app.exception, (step, [e.message for e in app.exception])
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("part", ["how", "silicon", "runs", "headlines", "status"])
+def test_under_the_hood_opens(part: str, language: str) -> None:
+    assert not page("9_under_the_hood", part=part, lang=language).exception
+
+
+def test_pagedown_walks_from_question_to_takeaway() -> None:
+    app = page("4_experts", p="skew.ask")
+    for _ in range(3):
+        app = app.button(key="lesson_primary").click().run()
+        assert not app.exception
+    assert "Take away" in words(app)
+
+
+def test_the_result_is_hidden_until_the_reveal() -> None:
+    assert "0.4 to 0.8 the step goes" not in words(page("4_experts", p="skew.lock"))
+    assert "0.4 to 0.8 the step goes" in words(page("4_experts", p="skew.reveal"))
+
+
+MOE = Scenario(model="Qwen3-235B-A22B", gpu="H100-SXM", weights="fp8", tensor_parallel_size=8, enable_expert_parallel=True,
+               max_model_len=4096, expert_skew=0.8)
+
+
+def decode_s(scenario: Scenario, seqs: int, context: int = 1024) -> float:
+    fixed, slope, _ = StepTime(scenario).decode(seqs, seqs * context)
+    return fixed + slope * seqs * context
+
+
+def test_more_skew_makes_a_small_decode_step_shorter_as_fewer_experts_are_read() -> None:
+    shape = catalog.model(MOE.model)
+    assert experts.distinct_experts(shape, 0.8, 32) < experts.distinct_experts(shape, 0.4, 32)
+    assert decode_s(MOE, 32) < 0.97 * decode_s(MOE.but(expert_skew=0.4), 32)
+
+
+def test_eight_times_the_tokens_take_far_less_than_eight_times_as_long() -> None:
+    assert 1.2 < decode_s(MOE, 256) / decode_s(MOE, 32) < 3.0
+
+
+def test_whole_experts_make_one_card_hot_in_prefill_and_copies_even_it_out() -> None:
+    shape = catalog.model(MOE.model)
+
+    def prefill(scenario: Scenario) -> float:
+        return StepTime(scenario).seconds(0, 0, 10, 8192, 8192 * 769 // 2, 8192, 10)
+
+    assert prefill(MOE) > 1.03 * prefill(MOE.but(expert_skew=0.0))
+    assert prefill(MOE.but(num_redundant_experts=32)) < prefill(MOE)
+    assert experts.rank_imbalance(shape, 0.8, 8) > 1.3 > 1.05 > experts.rank_imbalance(shape, 0.8, 8, 32)
+
+
+EIGHT = Scenario(arrival="closed", lengths="fixed", prompt_tokens=512, output_tokens=128, duration_s=3600.0, max_model_len=4096,
+                 max_num_seqs=256, enable_prefix_caching=False)
+
+
+def layout(tp: int, users: int, **changes: Any) -> Any:
+    return simulate(EIGHT.but(tensor_parallel_size=tp, data_parallel_size=8 // tp, num_clients=users, num_requests=4 * users, **changes))
+
+
+def test_many_users_are_served_best_by_copies_and_one_user_by_tensor_parallelism() -> None:
+    many = {tp: layout(tp, 256).summary() for tp in (1, 2, 4, 8)}
+    assert max(many, key=lambda tp: many[tp].output_tok_s) in (2, 4)
+    assert min(many, key=lambda tp: many[tp].output_tok_s) == 8
+    one = {tp: layout(tp, 1).summary().tpot_mean for tp in (1, 8)}
+    assert 1.5 < one[1] / one[8] < 8
+
+
+def test_over_pcie_copies_win_by_far() -> None:
+    assert layout(1, 256, link="pcie").summary().output_tok_s > 2 * layout(8, 256, link="pcie").summary().output_tok_s
+
+
+def test_kv_per_card_grows_with_tensor_parallelism() -> None:
+    one, eight = layout(1, 1).num_gpu_blocks, layout(8, 1).num_gpu_blocks
+    assert eight / 8 > 1.1 * one
+
+
+FIRST = Scenario(
+    arrival="closed", num_clients=320, think_time_s=0.02, duration_s=10.0, lengths="fixed", prompt_tokens=6, output_tokens=4,
+    model="Llama-3.1-8B", gpu="A100-80GB", max_model_len=2048, gpu_memory_utilization=0.85, max_num_seqs=64,
+    max_num_batched_tokens=8192, enable_prefix_caching=False,
+)
+
+
+def test_first_experiment_comes_out_but_for_the_gpu() -> None:
+    runs = [simulate(FIRST.but(max_num_seqs=n)) for n in (64, 256)]
+    before, after = (run.summary() for run in runs)
+    waiting = [float(run.ticks.waiting @ run.ticks.duration) / run.duration_s for run in runs]
+    assert waiting[0] >= 190 and waiting[1] <= 10
+    assert after.qps / before.qps == pytest.approx(1.7, abs=0.1)
+    assert before.queue_mean == pytest.approx(0.25, rel=0.2) and after.queue_mean == pytest.approx(0.04, rel=0.5)
+    assert before.gpu_compute == pytest.approx(0.5, abs=0.1) and after.gpu_compute > 0.75
+
+
+def test_second_experiment_comes_out_with_swapping_and_with_recompute() -> None:
+    base = Scenario(
+        arrival="closed", num_clients=512, num_requests=3000, duration_s=3600.0, lengths="fixed", prompt_tokens=64, output_tokens=128,
+        model="Llama-3.1-8B", gpu="A100-80GB", max_model_len=4096, gpu_memory_utilization=0.85, num_gpu_blocks_override=4300,
+        max_num_seqs=256, max_num_batched_tokens=2048, preemption_mode="swap", enable_prefix_caching=False,
+    )
+    before, after = simulate(base).summary(), simulate(base.but(max_num_seqs=512)).summary()
+    assert before.preemptions == 0 and after.swapped_blocks > 1000
+    assert after.e2e_p99 / before.e2e_p99 == pytest.approx(1.3, abs=0.1)
+    today = simulate(base.but(max_num_seqs=512, preemption_mode="recompute")).summary()
+    assert today.preemptions > 0 and today.e2e_p99 > 1.2 * before.e2e_p99
+
+
+def test_the_climb_raises_says_stop_and_why() -> None:
+    app = page("6_sweet_spot", p="climb.ask")
+    for _ in range(4):
+        app = app.button(key="climb_up").click().run()
+    assert not app.exception
+    assert "Stop. At 384 the pool ran dry" in words(app) and "Step back to 256" in words(app)
+
+
+def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
+    said = re.search(r"([\d.]+) × the load before", words(page("6_sweet_spot", p="knee.reveal")))
+    assert said and float(said[1]) > 1.5

@@ -81,12 +81,27 @@ def simulate(
 def _simulate(
     s: Scenario, requests: Requests, step_time: Any, blocks: int, refuse: bool, observer: Observer | None
 ) -> Run:
-    book = Book(s, requests)
-    refusals = _refusals(s, requests, book, step_time, blocks, refuse)
-    replicas = [Replica(s, book, step_time, blocks, i, observer) for i in range(s.data_parallel_size)]
-    router = Router(s, requests, book, replicas, refusals)
-    router.run()
+    # Where prompts share nothing, a request can only hit its own former blocks: until somebody is preempted, the prefix
+    # cache changes nothing, and is left out. If somebody is, we start again with it.
+    caching = s.enable_prefix_caching and s.batching != "static"
+    certain = not caching or requests.prefix is not None or observer is not None
+    for cached in [caching] if certain else [False, True]:
+        book = Book(s, requests)
+        refusals = _refusals(s, requests, book, step_time, blocks, refuse)
+        replicas = [Replica(s, book, step_time, blocks, i, observer, cached) for i in range(s.data_parallel_size)]
+        for replica in replicas:
+            replica.guessing = caching and not cached
+        router = Router(s, requests, book, replicas, refusals)
+        try:
+            router.run()
+        except _CacheMatters:
+            continue
+        break
     return _result(s, requests, book, step_time, blocks, replicas, router, refusals)
+
+
+class _CacheMatters(Exception):
+    """Somebody is preempted in a run that left the prefix cache out."""
 
 
 class Book:
@@ -184,7 +199,7 @@ class Replica:
     """One engine: its queue, its running requests, its blocks. `ticks()` is its life; the rest is what happens rarely."""
 
     def __init__(
-        self, s: Scenario, book: Book, step_time: Any, blocks: int, number: int, observer: Observer | None
+        self, s: Scenario, book: Book, step_time: Any, blocks: int, number: int, observer: Observer | None, caching: bool
     ) -> None:
         self.s, self.book, self.step_time, self.number, self.observer = s, book, step_time, number, observer
         self.usable = blocks - 1
@@ -215,7 +230,7 @@ class Replica:
         self.clock = 0.0
         self.taken = 0  # admissions less preemptions
         self.seated = 0
-        caching = s.enable_prefix_caching and s.batching != "static"
+        self.guessing = False  # the prefix cache is left out, in the hope that it does not matter
         self.cache = PrefixCache(self.usable, s.block_size, self.written) if caching else None
         self.stopped = ""
         # What is written down: starts and free blocks of every tick, the rest per stretch of equal ticks.
@@ -797,6 +812,8 @@ class Replica:
 
         `written` counts tokens it was given in this very step too: they have blocks and keys, though they are taken back.
         """
+        if self.guessing:
+            raise _CacheMatters
         book, size = self.book, self.s.block_size
         blocks = -(-max(written, computed) // size)
         if self.cache is not None:

@@ -195,7 +195,13 @@ def _select(
     rows: _Rows, start_s: float, end_s: float, rate_scale: float, limit: int, seed: int
 ) -> tuple[Requests, Report]:
     time, dropped, notes = rows.time, rows.dropped.copy(), list(rows.notes)
+    empty = SimError(
+        "empty_window", f"nothing arrives between {start_s:g} s and {end_s:g} s: the trace holds {rows.span_s:,.0f} s",
+        field="trace_start_s", value=start_s, span_s=rows.span_s,
+    )
     if not len(time):
+        if dropped["outside_window"]:
+            raise empty
         lost = ", ".join(f"{count:,} {_REASONS[why]}" for why, count in dropped.items() if count)
         raise SimError("no_rows", f"{rows.format}: no row is left to replay ({lost or 'the file has a header only'})",
                        rows=rows.read)
@@ -203,11 +209,7 @@ def _select(
         time = _spread(time, rows.tick, seed)
     first, last = (int(i) for i in np.searchsorted(time, [start_s, end_s]))
     if first == last:
-        raise SimError(
-            "empty_window",
-            f"nothing arrives between {start_s:g} s and {end_s:g} s: the trace holds {rows.span_s:,.0f} s",
-            field="trace_start_s", value=start_s, span_s=rows.span_s,
-        )
+        raise empty
     dropped["outside_window"] += len(time) - (last - first)
     if last - first > limit:
         dropped["over_limit"] += last - first - limit

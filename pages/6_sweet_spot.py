@@ -35,7 +35,7 @@ SECOND_A = Scenario(  # 512 users, a pool for about 360 of them when their answe
 )
 SECOND_B = SECOND_A.but(max_num_seqs=512)
 STREAM = Scenario(
-    duration_s=30.0, prompt_tokens=256, output_tokens=128, prompt_cv=0.5, output_cv=1.0, max_num_seqs=64,
+    duration_s=60.0, prompt_tokens=256, output_tokens=128, prompt_cv=0.5, output_cv=1.0, max_num_seqs=64,
     max_num_batched_tokens=2048, max_model_len=8192, static_timeout_s=0.5,
 )
 SCENES = (
@@ -407,7 +407,7 @@ def sums_up(flow: lesson.Flow) -> None:
         lesson.covered(300)
         lesson.end(flow)
         return
-    flood = measure(b.but(batching="continuous", arrival="closed", num_clients=2 * b.max_num_seqs, num_requests=12 * b.max_num_seqs, duration_s=3600.0))
+    flood = measure(b.but(batching="continuous", arrival="closed", num_clients=2 * b.max_num_seqs, num_requests=40 * b.max_num_seqs, duration_s=3600.0))
     capacity = flood.qps if flood else 10.0
     curves = {}
     for kind in ("static", "continuous"):

@@ -23,8 +23,23 @@ TABS = ("how", "silicon", "runs", "headlines", "status")
 @st.cache_resource(max_entries=1, show_spinner=False)
 def results(changed: float) -> dict[str, Any]:
     """What `python -m sim validate` last wrote, by kind of check; `changed` is when."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return found
+    held: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    known: dict[str, Any] = {"date": max((v["date"] for v in held.values() if isinstance(v, dict) and "date" in v), default="")}
+    if steps := held.get("steps"):
+        table = steps["results"]
+        groups = [g for g in table["groups"] if g["phase"] == "all"]
+        whole, points = groups[-1], table["points"][:: max(len(table["points"]) // 1200, 1)]
+        known["steps"] = {
+            **whole, "systems": {g["system"]: g for g in groups[:-1]},
+            "sample": {"measured_ms": [q[3] for q in points], "predicted_ms": [q[4] for q in points]},
+        }
+    if isinstance(found := (held.get("runs") or {}).get("results"), list):
+        runs_by_name: dict[str, Any] = {}
+        for c in found:
+            row = {"name": f"{c['metric'].upper()} {c['statistic']}", "real": c["real"], "simulated": c["simulated"]}
+            runs_by_name.setdefault(c["run"], {"metrics": []})["metrics"].append(row)
+        known["runs"] = runs_by_name
+    return known
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)

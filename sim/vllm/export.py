@@ -80,6 +80,7 @@ NOTES = {
     "cap_guess": "max_num_seqs = {value}: taken to be what runs while others wait",
     "no_lengths": "lengths of prompts and outputs are not in the paste: those set here",
     "more_comes": "there is a queue, so more arrives than is served: the rate is taken 25 % above what is finished",
+    "no_traffic": "a command says nothing of traffic: {rate} req/s, {prompt} prompt and {output} output tokens on average",
     "no_rate": "no rate in the paste: the one set here",
 }
 """English, by code; pages have the same in both languages (diagnose.note.*)."""
@@ -711,7 +712,8 @@ def scenario_of(
     else:
         scenario, notes = base, [_note("no_command")]
     if not parse:
-        return scenario, notes
+        traffic = {"rate": f"{base.request_rate:g}", "prompt": base.prompt_tokens, "output": base.output_tokens}
+        return scenario, [*notes, _note("no_traffic", **traffic)]
     config: Mapping[str, Any] = parse.get("config") or {}
     one: Mapping[str, Any] = parse.get("last") or parse.get("aggregate") or next(iter((parse.get("engines") or {}).values()), {})
     engines = list((parse.get("engines") or {}).values()) or [one]

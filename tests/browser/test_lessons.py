@@ -100,6 +100,7 @@ def test_the_timeline_plays_steps_and_scrubs_by_keyboard(browser: Browser, serve
     page.goto(f"{server}/?lang=en&p=eight.reveal")
     settle(page)
     player, clock = page.locator(".player"), page.locator(".clock")
+    expect(clock).not_to_be_empty()
     end = clock.inner_text()
     player.focus()
     page.keyboard.press("Home")

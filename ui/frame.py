@@ -59,7 +59,7 @@ CSS = """<style>
 .stSidebar{width:15.5rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
 .stSidebar [data-testid=stSidebarHeader]{height:3.4rem;margin-bottom:0;padding-top:1rem}
 .stSidebar [data-testid=stSidebarUserContent]{padding:.4rem .75rem 1rem .9rem}
-.stSidebar [data-testid=stPageLink] a{padding:.24rem .5rem}.stSidebar [data-testid=stPageLink] a *{font-size:.95rem}
+.stSidebar [data-testid=stPageLink] a{padding:.24rem .4rem}.stSidebar [data-testid=stPageLink] a *{font-size:.88rem}
 .stSidebar [data-testid=stVerticalBlock]{gap:.15rem}
 .st-key-frame_foot{margin:1.1rem 0 0 .5rem;gap:.7rem!important}
 .st-key-heading{margin-bottom:.2rem}.st-key-knobs{gap:.35rem!important}

@@ -19,8 +19,8 @@ STREAM = Scenario(
     max_num_batched_tokens=2048,
 )
 FEW = Scenario(
-    arrival="closed", num_clients=1, duration_s=20, lengths="fixed", prompt_tokens=256, output_tokens=200,
-    max_num_seqs=64, max_num_batched_tokens=2048, static_timeout_s=0.0,
+    arrival="closed", num_clients=1, duration_s=20, prompt_tokens=256, prompt_cv=0.5, output_tokens=200,
+    output_cv=1.0, max_num_seqs=64, max_num_batched_tokens=2048, static_timeout_s=0.0,
 )
 USERS = (1, 2, 4, 8, 16, 32, 64)
 SHORT, LONG_ONE, SEATS = 100, 7, 8

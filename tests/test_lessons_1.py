@@ -119,6 +119,7 @@ def test_one_user_gains_nothing_and_pays_the_fixed_cost_alone():
     continuous, static = (simulate(s) for s in app.pair(app.FEW))
     assert continuous.summary().qps == pytest.approx(static.summary().qps, rel=0.02)
     crowd = simulate(app.FEW.but(num_clients=64))
+    assert crowd.summary().qps > 1.3 * simulate(app.FEW.but(num_clients=64, batching="static")).summary().qps
     alone, many = (sum(app.step_terms(r).values()) for r in (continuous, crowd))
     assert many < 2 * alone  # sixty-four sequences in hardly more than the time of one
 

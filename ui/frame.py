@@ -56,7 +56,7 @@ LOGO = """<svg xmlns="http://www.w3.org/2000/svg" width="150" height="32" viewBo
 CSS = """<style>
 .stMain .block-container{padding:2.1rem 2rem 3rem;max-width:84rem}
 .stAppHeader{background:transparent;pointer-events:none;height:2.75rem}.stAppHeader>*,.stAppHeader button{pointer-events:auto}
-.stSidebar{width:15.5rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
+.stSidebar{width:16.5rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
 .stSidebar [data-testid=stSidebarHeader]{height:3.4rem;margin-bottom:0;padding-top:1rem}
 .stSidebar [data-testid=stSidebarUserContent]{padding:.4rem .75rem 1rem .9rem}
 .stSidebar [data-testid=stPageLink] a{padding:.24rem .4rem}.stSidebar [data-testid=stPageLink] a *{font-size:.88rem}

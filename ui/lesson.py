@@ -214,12 +214,6 @@ def says(words: str) -> str:
     return f":gray-badge[{t('lesson.badge.lesson')}] {words}"
 
 
-def term(name: str, words: str = "") -> None:
-    """A popover that explains a setting or metric: `words`, or its text in settings.toml."""
-    with st.popover(name, type="tertiary"):
-        st.markdown(words)
-
-
 def _next_page() -> str:
     keys = [key for key, path in frame.PAGES.items() if (frame.ROOT / path).exists()]
     at = keys.index(st.session_state["page"])

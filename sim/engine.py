@@ -170,7 +170,7 @@ class Step:
     """One tick as an observer sees it. Lists name requests by index; it is only valid during the call."""
 
     __slots__ = (
-        "admitted", "duration", "finished", "free", "free_end", "index", "preempted", "replica", "running", "sched",
+        "admitted", "duration", "events", "finished", "free", "free_end", "index", "preempted", "replica", "running", "sched",
         "start", "swapped", "swapped_in", "view", "waiting",
     )
 
@@ -181,6 +181,7 @@ class Step:
     sched: list[tuple[int, int]]  # (request, tokens) in the order scheduled
     admitted: list[tuple[int, int]]  # (request, cached tokens) in order
     preempted: list[int]
+    events: list[tuple[int, int]]  # the running loop as it went: (request, tokens), 0 tokens: it was preempted
     swapped: list[int]  # those of `preempted` that went to the CPU
     swapped_in: list[int]  # those of `admitted` that came back from it
     finished: list[int]
@@ -244,6 +245,7 @@ class Replica:
         self.cached_tokens = 0
         self.requeued = 0.0  # s spent in the queue after preemptions
         self.sequence: list[tuple[int, int]] = []  # what the latest `walk` gave to whom
+        self.events: list[tuple[int, int]] = []  # and the way there, victims included (0 tokens)
         self.swap_log: list[tuple[int, int, float]] = []
         self.finish_ticks: list[int] = []
         self.on_finish: Callable[[int, float], float] | None = None
@@ -295,6 +297,7 @@ class Replica:
                 horizon = yield t
                 continue
             if by_priority and arrivals[pointer] <= t:
+                stuck = False
                 while arrivals[pointer] <= t:
                     r = arrived[pointer]
                     heappush(urgent, (book.priority[r], arrivals[pointer], r))
@@ -320,7 +323,7 @@ class Replica:
                 elif not (front or swapped or urgent or arrivals[pointer] <= t):
                     until = arrivals[pointer]
                 elif stuck:
-                    until = arrivals[bisect_right(arrivals, t, pointer)] if by_priority or threshold else INF
+                    until = arrivals[bisect_right(arrivals, starts[-1], pointer)] if by_priority or threshold else INF
                 elif (
                     continuous and cache is None and reserve_full and not by_priority and not swapped
                     and -(-length[front[-1] if front else arrived[pointer]] // size) + watermark > free
@@ -409,7 +412,7 @@ class Replica:
                         chunks.append((r, m))
                         need += -(-(got[r] + m) // size) - -(-got[r] // size)
                     if need > free and not by_rule:
-                        if tail_victims:
+                        if tail_victims and observer is None:
                             self.keep(t, k, n, context, free, pointer, taken)
                             lost, chunks, need, moved = self.cut_tail(t, decoded, chunks, need)
                             n, context, free = self.decoding, self.context, self.free
@@ -456,10 +459,16 @@ class Replica:
                     if decodes and by_rule:
                         view = self.sequence
                     elif decodes:
-                        view = [(r, wanted.get(r, 1)) for r in order if (fin[r] >= 0 or wanted.get(r))]
+                        view = [(r, wanted.get(r, 1)) for r in order if fin[r] >= 0 or wanted.get(r)]
+                        self.events = list(view)
+                    else:
+                        self.events = []
 
                 # then the queue, unless somebody was just thrown out
-                stuck = not (continuous or static or lost or prompts or (cache is not None and cache.open_end))
+                stuck = False
+                if not (continuous or static or lost or prompts or swapped):
+                    queued = urgent or front or arrivals[pointer] <= t
+                    stuck = bool(queued) and (cache is None or not cache.open_end)
                 if not lost and (prompts or swapped):
                     occupied = n + len(partial) + len(sampled)
                     if static:
@@ -747,6 +756,7 @@ class Replica:
         order = self.order
         order[:] = [r for r in order if book.finish[r] < 0.0]
         given: dict[int, int] = {}
+        events = self.events = []
         lost: list[int] = []
         moved = i = 0
         while i < len(order) and budget > 0:
@@ -769,6 +779,7 @@ class Replica:
                 computed = self.written(v)
                 moved += self.preempt(v, t, decoded, computed, computed + back)
                 lost.append(v)
+                events.append((v, 0))
             if v == r:
                 break
             self.free -= need
@@ -776,6 +787,7 @@ class Replica:
                 cache.take(need)
                 cache.write(r, c + m)
             given[r] = m
+            events.append((r, m))
             budget -= m
             i += 1
         for r in order:
@@ -868,7 +880,7 @@ class Replica:
         step.waiting = self.swapped[::-1] + self.front[::-1] + [r for _, _, r in sorted(self.urgent)]
         if self.s.scheduling_policy == "fcfs":
             step.waiting += self.arrived[self.pointer : bisect_right(self.arrivals, t, self.pointer)]
-        step.free = self.free
+        step.free, step.events = self.free, self.events
         return step
 
 

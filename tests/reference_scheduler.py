@@ -203,9 +203,10 @@ class Server:
             free -= self.watermark
         need = cdiv(computed + n, size) - held
         if admission and (self.s.scheduler_reserve_full_isl or self.s.batching != "continuous"):
-            if cdiv(min(r.num_tokens, self.s.max_model_len), size) - held > free:
-                return False
-        if need > free:
+            whole = cdiv(min(r.num_tokens, self.s.max_model_len), size) - held
+        else:
+            whole = 0
+        if max(need, whole) > free:
             return False
         self.pool.share(hits)
         r.blocks += hits

@@ -31,6 +31,7 @@ class Gpu:
     bandwidth: float  # bytes/s
     nvlink: float  # bytes/s, one direction; 0: has none
     pcie: float  # bytes/s, one direction
+    network: float  # bytes/s of its share of the server's network cards, one direction
     price: float  # USD an hour, a default to edit
     arch: str
     like: str  # GPU whose constants stand in, "" = its own
@@ -169,6 +170,7 @@ def gpus() -> dict[str, Gpu]:
             bandwidth=row["bandwidth_gb_s"] * 1e9,
             nvlink=row["nvlink_gb_s"] * 1e9,
             pcie=row["pcie_gb_s"] * 1e9,
+            network=row.get("network_gb_s", 50.0) * 1e9,
             price=row["price"],
             arch=row["arch"],
             like=row.get("like", ""),

@@ -41,8 +41,6 @@ MESSAGE = 64e6
 """Bytes of the message whose rate `link` states."""
 NODE = 8
 """GPUs in one server; larger groups talk over the network."""
-NETWORK = 50e9
-"""Bytes/s of one GPU's network card (400 Gb/s, one for each GPU, as in HGX servers)."""
 T = TypeVar("T")
 
 
@@ -56,10 +54,10 @@ class Constants:
     kernel_us: float = 3.0  # one matrix multiplication
     kv_bandwidth: float = 0.92
     attention_us: float = 13.0
-    attention_seq_us: float = 0.2  # per sequence, with eight KV heads on the rank
     attention_flops: float = 0.6
     expert_flops: float = 0.5
     expert_bandwidth: float = 0.8
+    expert_us: float = 20.0  # routing, sorting, adding up
     all_reduce_us: float = 5.0
     link: float = 0.75
 
@@ -73,11 +71,12 @@ class Shared:
     quantise_us: float = 1.0  # one activation turned to 8 bit
     quantise_moves: float = 1.0  # times that it is read and written for it
     expert_sharpness: float = 2.0  # likewise, of one expert's
-    expert_us: float = 15.0  # per layer with experts: routing, sorting, adding up
+    expert_moves: float = 3.0  # times that a token is copied to and from an expert it visits
     mla_floor: float = 4.0  # latent attention's many small kernels, in attention_us of a decode
     mla_prefill_us: float = 100.0  # per layer: what a prefill adds to them
     attention_moves: float = 1.5  # times that queries, keys, values and results of a prefill are written or read
     attention_sharpness: float = 2.0  # of the smooth maximum of a prefill's floor and its work
+    attention_seq_us: float = 0.12  # per layer and decoding sequence, with eight KV heads on the rank
     mla_seq_us: float = 0.3  # per layer and decoding sequence, with all heads on the rank
     mla_prefill: float = 0.6  # latent attention's share of attention_flops in a prefill
     prefill_attention_us: float = 13.0  # per layer: what a prefill's attention adds to attention_us
@@ -86,13 +85,14 @@ class Shared:
     hidden_moves: float = 10.0  # values moved per token and hidden value outside matrices, per layer
     width_moves: float = 3.75  # likewise per value of the dense feed-forward's width
     message_power: float = 0.93  # time of a message grows with its size to this power
-    gather_power: float = 0.95  # gathered bytes grow with (ranks - 1) to this power
+    network_us: float = 80.0  # latency that the network between servers adds
     gather_rank_us: float = 1.2  # latency of gathering, per rank, beyond an all-reduce's
     ring_power: float = 0.75  # all-reduce bytes grow with ((tp - 1) / tp) to this power
     step_skew: float = 0.6  # Zipf exponent that stands for the power-law load of the measured rows
     host_us: float = 2500.0  # a step, V1
     host_seq_us: float = 12.0  # per sequence in it
     prefill_launch_us: float = 0.0  # per layer, when a step is too ragged for a whole CUDA graph
+    expert_gap_us: float = 0.0  # per layer with experts: what a real server adds to the kernels
     sampler_us: float = 300.0
     v0_host_us: float = 8000.0
     v0_host_seq_us: float = 60.0
@@ -187,9 +187,13 @@ class Hardware:
         return card.tflops_bf16 * 1e12 * fit.flops
 
     # --- terms that depend on the number of tokens
+    def _narrow(self, width: float) -> bool:
+        """Whether weights of that width meet activations of 8 or 4 bits, which must be quantised on the way."""
+        return bool(self.card.tflops_fp8 if width > 0.6 else self.card.tflops_fp4) and width <= 1.0
+
     def _matrix(self, outputs: float, inputs: float, tokens: float, width: float, flops: float) -> float:
         """Seconds of [tokens, inputs] x [inputs, outputs]: the larger of FLOPs and bytes, and what overlaps with neither."""
-        shared, quantised = self.shared, 0.6 < width <= 1.0
+        shared, quantised = self.shared, self._narrow(width)
         compute = 2.0 * tokens * outputs * inputs / flops
         if tokens > THROTTLE_FROM:  # long bursts at full power lower the clock
             compute *= 1.0 + shared.throttle * math.log2(tokens / THROTTLE_FROM)
@@ -231,30 +235,37 @@ class Hardware:
                 / (self.card.bandwidth * fit.expert_bandwidth)
             )
             power = self.shared.expert_sharpness
-            worst = max(worst, float(((compute**power + move**power) ** (1.0 / power)).sum()))
-        return shape.moe_layers * (worst + self.shared.expert_us * 1e-6)
+            visits = batch * float(chance.sum()) * shape.hidden * 2.0 * self.shared.expert_moves / self.card.bandwidth
+            worst = max(worst, visits + float(((compute**power + move**power) ** (1.0 / power)).sum()))
+        gaps = self.shared.expert_gap_us if self.host_model != "none" else 0.0
+        return shape.moe_layers * (worst + (fit.expert_us + gaps) * 1e-6)
 
     def all_reduce(self, tokens: int) -> float:
-        """Seconds of communication between ranks: two all-reduces a layer, or tokens gathered to and from experts."""
+        """Seconds of communication: two all-reduces a layer (and one for shared experts), or tokens gathered for experts."""
         shape, fit, shared, total = self.shape, self.fitted, self.shared, 0.0
         if self.tp > 1:
             size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
-            total += 2 * shape.layers * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
+            count = 2 * shape.layers + (shape.moe_layers if shape.shared_intermediate else 0)
+            total += count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
         if self.gathered > 1:
-            size = tokens * shape.hidden * 2.0 * (self.gathered - 1) ** shared.gather_power
+            size = tokens * shape.hidden * 2.0
             latency = fit.all_reduce_us + shared.gather_rank_us * self.gathered
-            total += 2 * shape.moe_layers * (latency * 1e-6 + self._sent(size, self.ep))
+            if self.ep > NODE:
+                latency += shared.network_us
+            total += 2 * shape.moe_layers * (latency * 1e-6 + (self.gathered - 1) * self._sent(size, self.ep))
         return total
 
     def _sent(self, size: float, ranks: int) -> float:
         """Seconds to move so many bytes: links come near their rate only with large messages."""
         if not size:
             return 0.0
+        if ranks > NODE:
+            return size / self._link(ranks)
         return size / self._link(ranks) * (size / MESSAGE) ** (self.shared.message_power - 1.0)
 
     def _link(self, ranks: int) -> float:
         """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
-        return (NETWORK if ranks > NODE else self.link) * self.fitted.link
+        return (self.card.network if ranks > NODE else self.link) * self.fitted.link
 
     def fixed(self, tokens: int, ragged: bool) -> float:
         """Seconds of everything else inside the layers."""
@@ -308,7 +319,7 @@ class Hardware:
     def attention_lines(self, seqs: int) -> list[Line]:
         """Decode attention as lines in the summed context: [(fixed s, s per token, holds up to this context), ...]."""
         shape, fit = self.shape, self.fitted
-        per_seq = fit.attention_seq_us * min(1.0, max(1.0, shape.kv_heads / self.tp) / 8)
+        per_seq = self.shared.attention_seq_us * min(1.0, max(1.0, shape.kv_heads / self.tp) / 8)
         if shape.is_mla:
             per_seq = self.shared.mla_seq_us * shape.heads / self.tp / 128
         floor = shape.layers * (self.attention_us + per_seq * seqs) * 1e-6
@@ -345,10 +356,9 @@ class Hardware:
             pairs_ = float(pairs)
         attainable = self.card.tflops_bf16 * 1e12 * fit.attention_flops
         compute = pairs_ * self.pair_flops / (attainable * (self.shared.mla_prefill if shape.is_mla else 1.0))
-        move = context * self.kv_bytes / (self.card.bandwidth * fit.kv_bandwidth)
-        return (
-            compute + move + shape.layers * self.prefill_us * 1e-6
-        )
+        move = (context * self.kv_bytes + tokens * self.qkv_bytes) / (self.card.bandwidth * fit.kv_bandwidth)
+        floor = shape.layers * self.prefill_us * 1e-6
+        return smooth_max(floor, compute + move, self.shared.attention_sharpness)
 
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:

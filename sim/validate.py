@@ -7,18 +7,29 @@ python -m sim validate --served served_latency.csv
 
 from __future__ import annotations
 
+import argparse
 import csv
+import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sim import memory
-from sim.catalog import gpu
+from sim.catalog import gpu, gpus, models
+from sim.catalog import model as catalog_model
+from sim.engine import simulate
+from sim.requests import Requests
 from sim.scenario import Scenario, SimError
 from sim.step_time import Constants, Hardware, Shared, constants, shared
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 SYSTEMS = {
     "a100_sxm": "A100-80GB",
@@ -193,3 +204,269 @@ def predict(rows: Iterable[Row]) -> np.ndarray[tuple[int, ...], np.dtype[np.floa
             hard = cache[row.setting] = row_hardware(row)
         out.append(sum(row_parts(hard, row).values()) * 1e3)
     return np.array(out)
+
+
+# --- real servers
+RUN_METRICS = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of a real run beside the simulated one, in s."""
+
+    run: str
+    metric: str
+    statistic: str
+    real: float
+    simulated: float
+
+    @property
+    def error(self) -> float:
+        """simulated / real - 1."""
+        return self.simulated / self.real - 1
+
+
+def model_name(path: str) -> str:
+    """The catalogue's name for a Hugging Face path. SimError("unknown_model") if there is none."""
+    name = path.rstrip("/").rsplit("/", 1)[-1]
+    for alias, known in MODELS.items():
+        name = name.replace(alias, known)
+    found = [known for known in models() if name.lower().startswith(known.lower())]
+    if not found:
+        return catalog_model(name).name  # raises, and lists those there are
+    return max(found, key=len)
+
+
+def gpu_name(text: str) -> str:
+    """The catalogue's name for what a driver or a file calls a GPU. SimError("unknown_gpu") if there is none."""
+    plain = re.sub(r"[^a-z0-9]", "", text.lower().replace("geforce", "").replace("nvidia", ""))
+    for name in gpus():
+        if re.sub(r"[^a-z0-9]", "", name.lower()) in plain:
+            return name
+    for word, name in {"h100": "H100-SXM", "a100": "A100-80GB", "rtxpro6000": "RTX-PRO-6000", "l40s": "L40S"}.items():
+        if word in plain:
+            return name
+    return gpu(text).name  # raises, and lists those there are
+
+
+def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int | None]:
+    """A recorded server run: (scenario, requests, measured latencies in s, blocks incl. the null block if recorded).
+
+    Needs requests.csv and meta.json; the GPU's name may stand in meta.json, config.json or the directory's name.
+    """
+    directory = Path(directory)
+    try:
+        meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
+        engine = meta["engine_kwargs"]
+        with (directory / "requests.csv").open(encoding="utf-8", newline="") as file:
+            lines = [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
+        lines.sort(key=lambda line: line["arrival"])
+        columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
+        requests = Requests.of(columns["arrival"], columns["prompt"].astype(int), columns["output"].astype(int))
+        measured = {name: columns[name + "_s"] for name in RUN_METRICS}
+    except (OSError, KeyError, ValueError, IndexError, TypeError) as error:
+        raise SimError("run_files", f"{directory}: {error!r}; a run is a directory with requests.csv (arrival, prompt, output, "
+                       "ttft_s, tpot_s, e2e_s) and meta.json (engine_kwargs)", reason=repr(error)) from None
+    device = meta.get("hardware", {}).get("device_name", "")
+    if not device and (directory / "config.json").exists():
+        device = json.loads((directory / "config.json").read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]
+    cache = meta.get("kv_cache", {})
+    shape = catalog_model(model_name(engine["model"]))
+    quantisation = str(engine.get("quantization") or engine.get("dtype") or "")
+    scenario = Scenario(
+        model=shape.name, gpu=gpu_name(device or directory.name.split("_")[0]),
+        weights="fp8" if "fp8" in quantisation else "bf16",
+        kv_cache_dtype="fp8" if "fp8" in str(engine.get("kv_cache_dtype") or "") else "auto",
+        tensor_parallel_size=engine.get("tensor_parallel_size") or 1,
+        data_parallel_size=engine.get("data_parallel_size") or 1,
+        enable_expert_parallel=bool(engine.get("enable_expert_parallel")), link="pcie",
+        gpu_memory_utilization=cache.get("gpu_memory_utilization") or engine.get("gpu_memory_utilization") or 0.9,
+        max_num_seqs=engine.get("max_num_seqs") or 256, max_num_batched_tokens=engine.get("max_num_batched_tokens") or 2048,
+        max_model_len=engine.get("max_model_len") or min(shape.max_position, 40_960),
+        block_size=cache.get("block_size") or 16, enable_prefix_caching=True, lengths="fixed", arrival="trace",
+        expert_skew=SERVED_SKEW)
+    return scenario, requests, measured, cache.get("num_gpu_blocks")
+
+
+SERVED_SKEW = 0.5
+"""Zipf exponent that stands for the routing of real text."""
+
+
+def compare_run(directory: Path) -> list[Compared]:
+    """TTFT, TPOT and E2E (mean, P50, P99) of a recorded run beside the simulator's, with the KV pool matched."""
+    scenario, requests, measured, blocks = read_run(directory)
+    run = simulate(scenario, requests, num_gpu_blocks=blocks)
+    ours = run.latencies()
+    out = []
+    for metric in RUN_METRICS:
+        for name, of in (("mean", np.mean), ("P50", np.median), ("P99", lambda v: np.quantile(v, 0.99))):
+            out.append(Compared(Path(directory).name, metric, name, float(of(measured[metric])), float(of(ours[metric]))))
+    return out
+
+
+# --- served latency under fixed concurrency
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One row of served_latency.csv and what the simulator makes of it (ms; nan with the reason if it cannot)."""
+
+    system: str
+    model: str
+    isl: int
+    osl: int
+    concurrency: int
+    ttft: float
+    tpot: float
+    our_ttft: float
+    our_tpot: float
+    reason: str = ""
+
+
+ROUNDS = 5
+"""Requests of each client; in the first round all come at once."""
+FRONTEND_MS = 15.0
+"""Client, HTTP and tokeniser, which the rows' TTFT has in it and an engine's has not."""
+
+
+def clients(many: int, isl: int, osl: int, shortest: float) -> Requests:
+    """`many` clients that each send a request when their last is answered; lengths vary from `shortest` to 1 of isl, osl."""
+    random = np.random.default_rng(11)
+    count = many * ROUNDS
+    after = np.arange(count) - many
+    return Requests.of(
+        np.where(after < 0, 0.0, np.inf), np.maximum(1, (isl * random.uniform(shortest, 1.0, count)).astype(int)),
+        np.maximum(1, (osl * random.uniform(shortest, 1.0, count)).astype(int)), after=np.maximum(after, -1))
+
+
+def serve(line: Mapping[str, str]) -> Served:
+    """Simulate one row: `concurrency` clients, each waiting for its answer, in a steady state."""
+    isl, osl, many = int(line["isl"]), int(line["osl"]), int(line["batch_size"])
+    name = line["model_path"].rsplit("/", 1)[-1]
+    real = (float(line["silicon_ttft_ms"]), float(line["silicon_tpot_ms"]))
+    nan = float("nan")
+    try:
+        precision = PRECISIONS.get(line["precision"])
+        if precision is None:
+            raise SimError("precision", f"precision {line['precision']!r}")
+        if (int(line["pp_size"] or 1)) > 1:
+            raise SimError("pp", "pipeline parallelism is not modelled")
+        dp, ep = int(float(line["attention_dp_size"] or 1)), int(line["moe_ep_size"] or 1)
+        tp = max(1, int(line["tp_size"] or 1) // dp)  # tp_size counts the GPUs; data-parallel attention divides them
+        scenario = Scenario(
+            model=model_name(line["model_path"]), gpu=SYSTEMS[line["system"]], weights=precision,
+            tensor_parallel_size=tp, data_parallel_size=dp, enable_expert_parallel=ep > 1 or dp > 1,
+            arrival="closed", num_clients=many, duration_s=86_400.0, max_model_len=isl + osl + 256, max_num_seqs=1024,
+            max_num_batched_tokens=8192, enable_prefix_caching=False, kv_cache_dtype="fp8" if precision == "int4" else "auto",
+            gpu_memory_utilization=0.92, expert_skew=SERVED_SKEW)
+        latencies = simulate(scenario, clients(many, isl, osl, 1.0 if line["backend_version"] else 0.8)).latencies()
+    except (SimError, KeyError) as error:
+        return Served(line["system"], name, isl, osl, many, *real, nan, nan, str(error)[:90])
+    return Served(line["system"], name, isl, osl, many, *real,
+                  float(np.mean(latencies["ttft"])) * 1e3 + FRONTEND_MS, float(np.mean(latencies["tpot"])) * 1e3)
+
+
+# --- the command
+def command(subparsers: Any) -> None:
+    """Add `validate`."""
+    parser = subparsers.add_parser("validate", help="compare with measured step times, real servers, served latency",
+                                   description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="?", type=Path, help="steps.csv")
+    parser.add_argument("--median", type=float, help="exit 1 if the median of |predicted/measured - 1| is above")
+    parser.add_argument("--p90", type=float, help="exit 1 if its 90th percentile is above")
+    parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR", help="directories with requests.csv and meta.json")
+    parser.add_argument("--served", type=Path, metavar="CSV", help="served_latency.csv")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/validation.json)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """What `validate` does; the exit status."""
+    if not (args.steps or args.runs or args.served):
+        raise SimError("validate_nothing", "name a steps.csv, or --runs DIR..., or --served FILE")
+    results: dict[str, Any] = {}
+    status = 0
+    if args.steps:
+        results["steps"] = steps_table(args.steps)
+        status = _print_steps(results["steps"], args.median, args.p90)
+    if args.runs:
+        results["runs"] = [compared for directory in args.runs for compared in compare_run(directory)]
+        _print_runs(results["runs"])
+    if args.served:
+        results["served"] = _served(args.served)
+        _print_served(results["served"])
+    if args.json:
+        _write(args.json, results)
+    return status
+
+
+def steps_table(path: Path) -> dict[str, Any]:
+    """Errors over a steps.csv: rows read, rows that fit in memory, and groups with median and p90."""
+    rows = read_steps(path)
+    kept = [row for row in rows if fits_in_memory(row)]
+    predicted = predict(kept)
+    measured = np.array([row.ms for row in kept])
+    error = np.abs(predicted / measured - 1)
+    groups: list[dict[str, Any]] = []
+
+    def group(system: str, phase: str, mask: Any) -> None:
+        if mask.any():
+            groups.append({"system": system, "phase": phase, "rows": int(mask.sum()), "median": float(np.median(error[mask])),
+                           "p90": float(np.quantile(error[mask], 0.9))})
+
+    systems, phases = np.array([row.system for row in kept]), np.array([row.phase for row in kept])
+    for system in sorted(set(systems)):
+        for phase in sorted(set(phases)):
+            group(system, phase, (systems == system) & (phases == phase))
+        group(system, "all", systems == system)
+    for name in sorted({row.model for row in kept}):
+        group(name, "model", np.array([row.model == name for row in kept]))
+    group("all", "all", np.ones(len(kept), bool))
+    points = [[row.system, row.phase, row.model, round(row.ms, 3), round(float(p), 3)] for row, p in zip(kept, predicted, strict=True)]
+    return {"read": len(rows), "fit": len(kept), "groups": groups, "points": points}
+
+
+def _print_steps(table: dict[str, Any], median: float | None, p90: float | None) -> int:
+    print(f"{table['read']} rows, of which {table['fit']} fit in memory; |predicted/measured - 1|:")
+    print(f"{'system':16} {'phase':14} {'rows':>5} {'median':>8} {'p90':>8}")
+    for row in table["groups"]:
+        print(f"{row['system']:16} {row['phase']:14} {row['rows']:5} {row['median']:8.1%} {row['p90']:8.1%}")
+    whole = table["groups"][-1]
+    missed = [f"{name} {whole[name]:.1%} is above {limit:.1%}" for name, limit in (("median", median), ("p90", p90))
+              if limit is not None and whole[name] > limit]
+    for line in missed:
+        print("MISSED:", line)
+    return 1 if missed else 0
+
+
+def _print_runs(compared: list[Compared]) -> None:
+    print(f"{'run':36} {'metric':6} {'':5} {'real':>10} {'simulated':>10} {'error':>8}")
+    for c in compared:
+        print(f"{c.run:36} {c.metric.upper():6} {c.statistic:5} {c.real * 1e3:8.1f}ms {c.simulated * 1e3:8.1f}ms {c.error:8.1%}")
+
+
+def _served(path: Path) -> list[Served]:
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return [serve(line) for line in csv.DictReader(file)]
+
+
+def _print_served(rows: list[Served]) -> None:
+    can = [row for row in rows if not row.reason]
+    print(f"{len(rows)} rows, of which {len(can)} can be modelled; |predicted/measured - 1|:")
+    print(f"{'system':10} {'model':30} {'rows':>5} {'TPOT med':>9} {'p90':>7} {'TTFT med':>9} {'p90':>7}")
+    keys = [*sorted({(row.system, row.model) for row in can}), ("all", "all")]
+    for key in keys:
+        some = [row for row in can if key[0] == "all" or (row.system, row.model) == key]
+        tpot = np.array([abs(row.our_tpot / row.tpot - 1) for row in some])
+        ttft = np.array([abs(row.our_ttft / row.ttft - 1) for row in some])
+        print(f"{key[0]:10} {key[1]:30} {len(some):5} {np.median(tpot):9.1%} {np.quantile(tpot, .9):7.1%} "
+              f"{np.median(ttft):9.1%} {np.quantile(ttft, .9):7.1%}")
+    for reason, count in Counter(row.reason for row in rows if row.reason).most_common():
+        print(f"cannot: {count:4} rows: {reason}")
+
+
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """Add the results to a JSON file, with the date; what it held of other kinds stays."""
+    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name, value in results.items():
+        plain = [asdict(item) for item in value] if isinstance(value, list) else value
+        held[name] = {"date": date.today().isoformat(), "results": plain}
+    path.write_text(json.dumps(held, separators=(",", ":"), allow_nan=True), encoding="utf-8")

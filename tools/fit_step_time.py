@@ -72,7 +72,8 @@ class Fit:
 
         def residual(x: np.ndarray) -> np.ndarray:
             apply(x)
-            return np.log(self.predict(rows, part) / target) * weights
+            # the weak pull to the start keeps a constant that no row speaks of
+            return np.concatenate([np.log(self.predict(rows, part) / target) * weights, 1e-3 * (x - start)])
 
         start = np.log([getattr(self.constants[s] if s else self.shared, k) for s, k in names])
         began = time.perf_counter()
@@ -123,8 +124,8 @@ def fit(rows: list[Row]) -> Fit:
         alone,
         lambda r: r.parts["attn_ms"],
         lambda h, r: h.attention_decode(r.decode_seqs, r.decode_context) * 1e3,
-        ("kv_bandwidth", "attention_us", "attention_seq_us"),
-        (),
+        ("kv_bandwidth", "attention_us"),
+        ("attention_seq_us",),
         share,
     )
     prefill = [row for row in plain if row.phase in ("prefill", "prefill_chunk")]
@@ -144,7 +145,7 @@ def fit(rows: list[Row]) -> Fit:
         lambda r: r.parts["comm_ms"],
         lambda h, r: h.all_reduce(r.tokens) * 1e3,
         ("all_reduce_us", "link"),
-        ("ring_power", "gather_power", "gather_rank_us", "message_power"),
+        ("ring_power", "gather_rank_us", "message_power"),
         lambda r: r.parts["comm_ms"] / r.ms,
     )
     moe = distinct([row for row in rows if row.parts["moe_ms"] > 0], lambda r: (r.tokens, r.phase))
@@ -153,8 +154,8 @@ def fit(rows: list[Row]) -> Fit:
         moe,
         lambda r: r.parts["moe_ms"] + r.parts["comm_ms"],
         lambda h, r: (h.moe(r.tokens) + h.all_reduce(r.tokens)) * 1e3,
-        ("expert_flops", "expert_bandwidth"),
-        ("expert_us", "step_skew", "expert_sharpness"),
+        ("expert_flops", "expert_bandwidth", "expert_us"),
+        ("network_us", "step_skew", "expert_sharpness", "expert_moves"),
         lambda r: r.parts["moe_ms"] / r.ms,
     )
     latent = [row for row in rows if row.latent]
@@ -232,7 +233,7 @@ def write(
     measured = {
         k: v
         for k, v in kept.get("shared", {}).items()
-        if k in names and k.split("_")[0] in ("host", "sampler", "v0", "ragged")
+        if k in names and (k.split("_")[0] in ("host", "sampler", "v0") or k in ("expert_gap_us", "prefill_launch_us"))
     }
     lines = [
         f"# Written by tools/fit_step_time.py from {source}; meanings in sim/step_time.py (Constants, Shared).",

@@ -177,13 +177,14 @@ def search(
         try_all([middle, *((*middle[:f], i, *middle[f + 1:]) for f, places in enumerate(coarse) for i in places)])
     stride = max(max(tops) // 4, 1)
     while True:
-        best = max(seen, key=lambda p: _rank(seen[p]))
-        try_all(_around(best, stride, tops))
-        if max(seen, key=lambda p: _rank(seen[p])) != best:
+        leaders = _leaders(seen)
+        try_all(point for leader in leaders for point in _around(leader, stride, tops))
+        if _leaders(seen)[0] != leaders[0]:
             continue
         if stride == 1:
             break
         stride = max(stride // 2, 1)
+    best = leaders[0]
     found = seen[best]
     scenario = _but(base, found.changes)
     if isinstance(scenario, SimError):
@@ -195,6 +196,11 @@ def search(
         below, above = ((*best[:f], best[f] + step, *best[f + 1:]) for step in (-1, 1))
         neighbours[name] = (seen.get(below), seen.get(above))
     return Answer(found, scenario, neighbours, tuple(seen.values()), maximise, bounds)
+
+
+def _leaders(seen: dict[Point, Tried]) -> list[Point]:
+    """The best points so far: one alone may stand on a hill that is not the highest."""
+    return sorted(seen, key=lambda point: _rank(seen[point]), reverse=True)[:2]
 
 
 def _around(point: Point, stride: int, tops: list[int]) -> Iterator[Point]:
@@ -217,7 +223,7 @@ def _judge(changes: dict[str, Any], result: Result, limits: dict[str, float], ma
         if math.isnan(measured):
             excess = math.inf  # nothing finished
         elif measured > limit:
-            excess = max(excess, (measured - limit) / max(abs(limit), 1e-9))
+            excess = max(excess, (measured - limit) / (abs(limit) or 1.0))
     return Tried(changes, result, excess, float(getattr(result, maximise)))
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.kv_cache import BlockRun, PrefixCache
+from sim.kv_cache import PrefixCache, quoted_segments
 from sim.replicas import Router
 from sim.requests import Requests
 from sim.results import FINISHED, NEVER_ISSUED, REFUSED, UNFINISHED, Run, Ticks
@@ -70,7 +70,7 @@ def simulate(
 
         num_gpu_blocks = plan(scenario).num_gpu_blocks
     collecting = gc.isenabled()
-    gc.disable()  # nothing here makes cycles, and the lists are long
+    gc.disable()  # the lists are long, and circles are taken apart at the end
     try:
         return _simulate(scenario, requests, step_time, num_gpu_blocks, refuse, observer)
     finally:
@@ -97,7 +97,10 @@ def _simulate(
         except _CacheMatters:
             continue
         break
-    return _result(s, requests, book, step_time, blocks, replicas, router, refusals)
+    run = _result(s, requests, book, step_time, blocks, replicas, router, refusals)
+    for replica in replicas:
+        replica.close()
+    return run
 
 
 class _CacheMatters(Exception):
@@ -112,6 +115,7 @@ class Book:
         self.prompt: list[int] = requests.prompt.tolist()
         self.priority: list[int] = requests.priority.tolist()
         self.prefix = requests.prefix
+        self.quoted = quoted_segments(requests.prefix) if s.enable_prefix_caching else set()
         # num_tokens: what must be computed before the next token can be sampled (not kept up while decoding)
         self.length: list[int] = requests.prompt.tolist()
         # The computed length at which a request is done: its last token is never fed in.
@@ -232,7 +236,9 @@ class Replica:
         self.taken = 0  # admissions less preemptions
         self.seated = 0
         self.guessing = False  # the prefix cache is left out, in the hope that it does not matter
-        self.cache = PrefixCache(self.usable, s.block_size, self.written) if caching else None
+        self.cache: PrefixCache | None = None
+        if caching:
+            self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.written)
         self.stopped = ""
         # What is written down: starts and free blocks of every tick, the rest per stretch of equal ticks.
         self.starts: list[float] = []
@@ -496,7 +502,7 @@ class Replica:
                         if swapped:
                             c = got[r]
                         elif cache is not None:
-                            hits = self.find(r, (known_tokens - 1) // size)
+                            hits = cache.lookup(r, (known_tokens - 1) // size)
                             if hits:
                                 have = hits[-1][1]
                                 c = have * size
@@ -642,9 +648,7 @@ class Replica:
                 for r in done:
                     blocks = -(-last[r] // size)
                     if cache is not None:
-                        cache.write(r, last[r])
-                        blocks = cache.release(r, blocks)
-                        cache.leave(r)
+                        blocks = cache.finish(r, last[r], blocks)
                     came_free += blocks
                     finish[r] = t
                     self.finish_ticks.append(len(starts) - 1)
@@ -661,6 +665,13 @@ class Replica:
                 return
 
     # ------------------------------------------------------------------------------------------------ what is rare
+
+    def close(self) -> None:
+        """Take circles of references apart, so that memory comes free at once and not at some collection."""
+        self.on_finish = None
+        if self.cache is not None:
+            self.cache.close()
+            self.cache = None
 
     def keep(self, t: float, k: int, n: int, context: int, free: int, pointer: int, taken: int) -> None:
         """Write the loop's local variables down where others can see them."""
@@ -709,7 +720,7 @@ class Replica:
         size, tokens = self.s.block_size, self.book.length[r]
         have = gain = 0
         if self.cache is not None:
-            hits = self.find(r, (tokens - 1) // size)
+            hits = self.cache.lookup(r, (tokens - 1) // size)
             have = hits[-1][1] if hits else 0
             gain = self.cache.needs(hits)
         return -(-tokens // size) - have <= self.free - gain - (self.watermark if occupied else 0)
@@ -717,14 +728,6 @@ class Replica:
     def written(self, r: int) -> int:
         """Tokens of r computed by now."""
         return self.book.base[r] + self.k if self.book.fin[r] >= 0 else self.book.got[r]
-
-    def find(self, r: int, limit: int) -> list[tuple[BlockRun, int]]:
-        """Look r's text up in the prefix cache."""
-        assert self.cache is not None
-        if not self.cache.knows(r):
-            prefix = self.book.prefix[r] if self.book.prefix is not None else ((("p", r), self.book.prompt[r]),)
-            self.cache.enter(r, prefix)
-        return self.cache.lookup(r, limit)
 
     def cut_tail(
         self, t: float, decoded: float, chunks: list[tuple[int, int]], need: int

@@ -12,6 +12,8 @@ from heapq import heapify, heappop, heappush
 from math import nextafter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sim.requests import Requests
 from sim.scenario import Scenario, SimError
 
@@ -36,12 +38,16 @@ class Router:
         self.coming: list[tuple[float, int]] = []  # heap of arrivals not routed yet
         self.turn = 0
         self.in_flight = [0] * len(replicas)
-        known = [r for r in range(len(requests)) if self.book.arrival[r] < INF]
+        arrival = book.arrival
+        known = np.flatnonzero(np.isfinite(requests.arrival)).tolist()
+        if not refusals:
+            self.coming = [(arrival[r], r) for r in known]  # sorted, which is a heap
+            return
         for r in known:
             if r in refusals:
-                self._release(r, self.book.arrival[r])
+                self._release(r, arrival[r])
             else:
-                self.coming.append((self.book.arrival[r], r))
+                self.coming.append((arrival[r], r))
         heapify(self.coming)
 
     def run(self) -> None:

@@ -85,6 +85,8 @@ class Shared:
     hidden_moves: float = 10.0  # values moved per token and hidden value outside matrices, per layer
     width_moves: float = 3.75  # likewise per value of the dense feed-forward's width
     message_power: float = 0.93  # time of a message grows with its size to this power
+    gather_tp: float = 0.4  # share of a gathered message that each further TP rank of a replica costs again
+    network: float = 0.7  # attainable share of the network between servers
     network_us: float = 80.0  # latency that the network between servers adds
     gather_rank_us: float = 1.2  # latency of gathering, per rank, beyond an all-reduce's
     ring_power: float = 0.75  # all-reduce bytes grow with ((tp - 1) / tp) to this power
@@ -249,10 +251,11 @@ class Hardware:
             total += count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
         if self.gathered > 1:
             size = tokens * shape.hidden * 2.0
+            copies = (self.gathered - 1) * (1.0 + shared.gather_tp * (self.tp - 1))
             latency = fit.all_reduce_us + shared.gather_rank_us * self.gathered
             if self.ep > NODE:
                 latency += shared.network_us
-            total += 2 * shape.moe_layers * (latency * 1e-6 + (self.gathered - 1) * self._sent(size, self.ep))
+            total += 2 * shape.moe_layers * (latency * 1e-6 + copies * self._sent(size, self.ep))
         return total
 
     def _sent(self, size: float, ranks: int) -> float:
@@ -265,7 +268,7 @@ class Hardware:
 
     def _link(self, ranks: int) -> float:
         """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
-        return (self.card.network if ranks > NODE else self.link) * self.fitted.link
+        return self.card.network * self.shared.network if ranks > NODE else self.link * self.fitted.link
 
     def fixed(self, tokens: int, ragged: bool) -> float:
         """Seconds of everything else inside the layers."""

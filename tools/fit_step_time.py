@@ -155,7 +155,7 @@ def fit(rows: list[Row]) -> Fit:
         lambda r: r.parts["moe_ms"] + r.parts["comm_ms"],
         lambda h, r: (h.moe(r.tokens) + h.all_reduce(r.tokens)) * 1e3,
         ("expert_flops", "expert_bandwidth", "expert_us"),
-        ("network_us", "step_skew", "expert_sharpness", "expert_moves"),
+        ("network", "network_us", "gather_tp", "step_skew", "expert_sharpness", "expert_moves"),
         lambda r: r.parts["moe_ms"] / r.ms,
     )
     latent = [row for row in rows if row.latent]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -223,6 +224,9 @@ def model(name_or_spec: str) -> Model:
 
 
 # --- specs: a model's shape as a short string that needs no escaping in a URL
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": int, "float": float, "str": str, "bool": lambda text: bool(int(text))
+}
 _KEYS = {f.metadata["key"]: f for f in fields(Model) if "key" in f.metadata}
 _NEEDED = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
 
@@ -257,9 +261,7 @@ def _from_spec(text: str) -> Model:
             )
         kind = str(known.type)
         try:
-            values[known.name] = {"int": int, "float": float, "str": str, "bool": lambda v: bool(int(v))}[kind](
-                part[1:]
-            )
+            values[known.name] = _READERS[kind](part[1:])
         except ValueError:
             raise SimError(
                 "bad_model_spec",

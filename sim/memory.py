@@ -44,7 +44,7 @@ class MemoryPlan:
 def block_bytes(shape: Model, scenario: Scenario) -> int:
     """Bytes of one KV block on one rank, all layers."""
     width = 1 if scenario.kv_cache_dtype == "fp8" else 2
-    return int(math.ceil(shape.kv_values_per_token(scenario.tensor_parallel_size) * width * scenario.block_size))
+    return math.ceil(shape.kv_values_per_token(scenario.tensor_parallel_size) * width * scenario.block_size)
 
 
 def check_parallel(shape: Model, scenario: Scenario) -> None:

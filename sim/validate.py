@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from sim import memory
-from sim.catalog import gpu, gpus, models
-from sim.catalog import model as catalog_model
+from sim.catalog import gpu, gpus, model, models
 from sim.engine import simulate
 from sim.requests import Requests
 from sim.scenario import Scenario, SimError
@@ -153,7 +152,7 @@ def _row(line: dict[str, str]) -> Row:
         float(line["ms"]),
         *decode,
         *prefill,
-        latent=memory.model(scenario.model).is_mla,
+        latent=model(scenario.model).is_mla,
         parts={name: float(line.get(name) or 0) for name in PARTS},
     )
 
@@ -161,7 +160,7 @@ def _row(line: dict[str, str]) -> Row:
 @lru_cache(maxsize=512)
 def _room(setting: tuple[str, str, int, int, int, str]) -> float:
     scenario = scenario_of(setting)
-    shape = memory.model(scenario.model)
+    shape = model(scenario.model)
     used = memory.rank_weight_bytes(shape, scenario) + memory.CONTEXT_BYTES
     return (gpu(scenario.gpu).memory_bytes - used) / (memory.block_bytes(shape, scenario) / scenario.block_size)
 
@@ -233,7 +232,7 @@ def model_name(path: str) -> str:
         name = name.replace(alias, known)
     found = [known for known in models() if name.lower().startswith(known.lower())]
     if not found:
-        return catalog_model(name).name  # raises, and lists those there are
+        return model(name).name  # raises, and lists those there are
     return max(found, key=len)
 
 
@@ -271,7 +270,7 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
     if not device and (directory / "config.json").exists():
         device = json.loads((directory / "config.json").read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]
     cache = meta.get("kv_cache", {})
-    shape = catalog_model(model_name(engine["model"]))
+    shape = model(model_name(engine["model"]))
     quantisation = str(engine.get("quantization") or engine.get("dtype") or "")
     scenario = Scenario(
         model=shape.name, gpu=gpu_name(device or directory.name.split("_")[0]),

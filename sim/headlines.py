@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,7 @@ def _base(**changes: object) -> Scenario:
 
 
 def _monotone(values: list[float], rising: bool = True, slack: float = 0.02) -> bool:
-    pairs = list(zip(values, values[1:], strict=False))
-    return all(b >= a * (1 - slack) if rising else b <= a * (1 + slack) for a, b in pairs)
+    return all(b >= a * (1 - slack) if rising else b <= a * (1 + slack) for a, b in pairwise(values))
 
 
 def _within(ours: float, published: float, tolerance: float) -> bool:
@@ -193,7 +193,7 @@ def h09() -> Outcome:
     fast = _run(base.but(host="v1"), _burst(prompt, output)).output_tok_s
     slow = _run(base.but(host="v0"), _burst(prompt, output)).output_tok_s
     return Outcome("H09", "Host overhead of V0", "2.7x throughput once removed", f"{fast / slow:.1f}x", "holds" if 2.0 <= fast / slow <= 2.7 else "off",
-                   "Llama 8B, one H100, burst; V0's host time is fitted to the published split of 62 / 38 %")
+                   "Llama 8B, one H100, burst; V0's host time is set so that the GPU has about the published 38 % of a step")
 
 
 SECONDS = 40.0
@@ -231,9 +231,9 @@ def h11() -> Outcome:
 
 
 def h12() -> Outcome:
-    prompt, output = _lengths(400, (1000, 4000), (200, 500))
+    prompt, output = _lengths(600, (1000, 4000), (200, 500))
     budgets = (512, 1024, 2048, 4096, 8192, 16384)
-    got = [_run(_base(max_model_len=32768, max_num_batched_tokens=b, max_num_seqs=256), _poisson(9.0, prompt, output)) for b in budgets]
+    got = [_run(_base(max_model_len=32768, max_num_batched_tokens=b, max_num_seqs=256), _poisson(16.0, prompt, output)) for b in budgets]
     itl, ttft = [g.itl_p99 for g in got], [g.ttft_mean for g in got]
     good = _monotone(itl) and _monotone(ttft[:4], rising=False, slack=0.1) and ttft[-1] < ttft[0]
     return Outcome("H12", "What the token budget does", "ITL rises, TTFT falls", f"P99 ITL {itl[0] * 1e3:.0f} -> {itl[-1] * 1e3:.0f} ms, TTFT {ttft[0]:.2f} -> {ttft[-1]:.2f} s",

@@ -170,14 +170,20 @@ class Hardware:
             self.shared.mla_prefill_us if shape.is_mla else self.shared.prefill_attention_us)
         value_dim, query_dim = shape.v_head_dim or shape.head_dim, shape.head_dim + shape.qk_rope_head_dim
         kv_heads = shape.heads / tp if shape.is_mla else max(1.0, shape.kv_heads / tp)  # latent rows are unpacked
-        width = shape.heads / tp * (query_dim + value_dim) + kv_heads * (query_dim + value_dim)
-        self.qkv_bytes = shape.layers * width * 2.0 * self.shared.attention_moves
+        touched = (shape.heads / tp + kv_heads) * (query_dim + value_dim)
+        self.qkv_bytes = shape.layers * touched * 2.0 * self.shared.attention_moves
         self.placed = (
             experts.placed(shape, self.skew, self.ep, self.redundant, hot_together) if shape.moe_layers else ()
         )
         self.async_host = scenario.async_scheduling
         self.host_model = scenario.host
         self._base: dict[tuple[int, int, bool], tuple[float, float, float, float, float]] = {}
+        self._attention: dict[int, list[Line]] = {}
+        self._ragged: dict[tuple[int, int], float] = {}
+        attainable = card.tflops_bf16 * 1e12 * fit.attention_flops * (self.shared.mla_prefill if shape.is_mla else 1.0)
+        kv_rate = card.bandwidth * fit.kv_bandwidth
+        self.pair_s, self.seen_s, self.token_s = self.pair_flops / attainable, self.kv_bytes / kv_rate, self.qkv_bytes / kv_rate
+        self.prefill_floor_s = shape.layers * self.prefill_us * 1e-6
         self._decode: dict[int, tuple[Line, ...]] = {}
 
     def _peak(self, width: float) -> float:
@@ -264,7 +270,8 @@ class Hardware:
             return 0.0
         if ranks > NODE:
             return size / self._link(ranks)
-        return size / self._link(ranks) * (size / MESSAGE) ** (self.shared.message_power - 1.0)
+        slower: float = (size / MESSAGE) ** (self.shared.message_power - 1.0)
+        return size / self._link(ranks) * slower
 
     def _link(self, ranks: int) -> float:
         """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
@@ -342,26 +349,23 @@ class Hardware:
         """Seconds of attention of the decoding sequences."""
         if not seqs:
             return 0.0
-        for fixed, slope, limit in self.attention_lines(seqs):
-            if context <= limit:
-                break
-        return fixed + slope * context
+        lines = self._attention.get(seqs)
+        if lines is None:
+            lines = self._attention[seqs] = self.attention_lines(seqs)
+        line = lines[0] if context <= lines[0][2] else lines[-1]
+        return line[0] + line[1] * context
 
     def attention_prefill(self, seqs: int, tokens: int, pairs: int, context: int) -> float:
         """Seconds of attention of the chunks: FLOPs of (new, seen) pairs, the KV they read, a floor."""
         if not tokens:
             return 0.0
-        shape, fit = self.shape, self.fitted
+        shape = self.shape
+        attended = float(pairs)
         if shape.sliding_layers:
-            seen = min(float(pairs), float(tokens) * shape.sliding_window)
-            pairs_ = (pairs * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
-        else:
-            pairs_ = float(pairs)
-        attainable = self.card.tflops_bf16 * 1e12 * fit.attention_flops
-        compute = pairs_ * self.pair_flops / (attainable * (self.shared.mla_prefill if shape.is_mla else 1.0))
-        move = (context * self.kv_bytes + tokens * self.qkv_bytes) / (self.card.bandwidth * fit.kv_bandwidth)
-        floor = shape.layers * self.prefill_us * 1e-6
-        return smooth_max(floor, compute + move, self.shared.attention_sharpness)
+            seen = min(attended, float(tokens) * shape.sliding_window)
+            attended = (attended * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
+        work = attended * self.pair_s + context * self.seen_s + tokens * self.token_s
+        return smooth_max(self.prefill_floor_s, work, self.shared.attention_sharpness)
 
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:
@@ -448,15 +452,20 @@ class StepTime:
             fixed, slope, _ = self.decode(decode_seqs, decode_context)
             return fixed + slope * decode_context
         hard = self.hardware
-        linear, moe, reduce_, head, fixed = hard.base(decode_seqs + prefill_tokens, sampled, True)
-        attention = hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
-        total = linear + moe + reduce_ + head + fixed + attention + hard.attention_decode(decode_seqs, decode_context)
+        key = (decode_seqs + prefill_tokens, sampled)
+        rest = hard._ragged.get(key)
+        if rest is None:
+            if len(hard._ragged) > 200_000:
+                hard._ragged.clear()
+            rest = hard._ragged[key] = sum(hard.base(*key, True))
+        total = rest + hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
+        total += hard.attention_decode(decode_seqs, decode_context)
         return hard.step(total, hard.host(decode_seqs + prefill_seqs))
 
     def terms(self, ticks: Ticks) -> dict[str, Array]:
         """Seconds of each of TERMS per tick, before jitter; their sum is the duration (hidden host time is left out)."""
         count = len(ticks.decode_seqs)
-        out = {name: np.zeros(count) for name in TERMS}
+        out: dict[str, Array] = {name: np.zeros(count) for name in TERMS}
         hard = self.hardware
         for i, (seqs, context, chunks, tokens, pairs, seen, sampled) in enumerate(
             zip(

@@ -1,0 +1,146 @@
+"""What a step costs: the sums, the shapes that teaching rests on, and the price of asking."""
+
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim import experts
+from sim.catalog import model
+from sim.engine import simulate
+from sim.scenario import Scenario
+from sim.step_time import TERMS, StepTime
+
+DENSE = StepTime(Scenario())
+SLIDING = StepTime(Scenario(model="gpt-oss-120b", gpu="H200"))
+SYNC = StepTime(Scenario(async_scheduling=False))
+
+
+def decode(clock: StepTime, seqs: int, context: int) -> float:
+    return clock.seconds(seqs, seqs * context, 0, 0, 0, 0, seqs)
+
+
+@given(st.sampled_from([DENSE, SLIDING, SYNC]), st.integers(1, 512), st.integers(1, 20_000))
+@settings(max_examples=200, deadline=None)
+def test_a_decode_step_is_the_line_to_the_bit(clock, seqs, each):
+    fixed, slope, limit = clock.decode(seqs, seqs * each)
+    assert seqs * each <= limit
+    assert clock.seconds(seqs, seqs * each, 0, 0, 0, 0, seqs) == fixed + slope * (seqs * each)
+
+
+@given(st.sampled_from([DENSE, SLIDING]), st.integers(1, 256), st.integers(1, 8000), st.integers(1, 2000))
+@settings(max_examples=100, deadline=None)
+def test_more_work_never_takes_less_time(clock, seqs, each, more):
+    assert decode(clock, seqs, each + more) >= decode(clock, seqs, each)
+    assert clock.seconds(seqs, seqs * each, 1, more, more * (more + 1) // 2, more, seqs) > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"async_scheduling": False},
+        {"model": "gpt-oss-120b"},
+        {"host": "none"},
+        {"model": "Qwen3-30B-A3B", "tensor_parallel_size": 2},
+        {"model": "Qwen3-30B-A3B", "data_parallel_size": 2, "enable_expert_parallel": True},
+    ],
+)
+def test_terms_add_up_to_the_durations(changes):
+    run = simulate(Scenario(duration_s=3.0, request_rate=8.0, prompt_tokens=900).but(**changes))
+    terms = run.step_time.terms(run.ticks)
+    assert tuple(terms) == TERMS
+    whole = sum(terms.values())
+    jitter = np.array(run.step_time.jitter or (1.0,))
+    for replica in set(run.ticks.replica.tolist()):
+        mine = run.ticks.replica == replica
+        expected = whole[mine] * np.resize(jitter, mine.sum()) + run.ticks.swap_s[mine]
+        assert np.allclose(run.ticks.duration[mine], expected, rtol=1e-9)
+    assert all((values >= 0).all() for values in terms.values())
+
+
+def test_utilisations_are_shares():
+    run = simulate(Scenario(duration_s=5.0))
+    clock = run.step_time
+    assert (clock.flops(run.ticks) / clock.peak_flops <= run.ticks.duration * 1.02).all()
+    assert (clock.bytes(run.ticks) / clock.peak_bandwidth <= run.ticks.duration * 1.10).all()
+
+
+def test_tp_is_not_free():
+    def clock(tp):
+        return StepTime(Scenario(model="Llama-3.1-70B", gpu="H200", weights="fp8", tensor_parallel_size=tp))
+
+    times = [decode(clock(tp), 16, 1000) for tp in (1, 2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[3] < 6  # eight cards are not eight times as fast
+
+
+def test_pcie_costs_more_than_nvlink():
+    base = Scenario(model="Llama-3.1-70B", tensor_parallel_size=4)
+    chunk = (0, 0, 1, 4096, 4096 * 4097 // 2, 4096, 1)
+    assert StepTime(base.but(link="pcie")).seconds(*chunk) > 1.3 * StepTime(base).seconds(*chunk)
+
+
+def test_batches_amortise_expert_weights():
+    shape = model("Qwen3-30B-A3B")
+    per_token = [experts.weight_bytes_per_token(shape, 0.5, n) for n in (1, 8, 64, 512)]
+    assert per_token == sorted(per_token, reverse=True)
+    assert experts.distinct_experts(shape, 0.0, 1) == pytest.approx(8)
+    assert experts.distinct_experts(shape, 0.0, 4096) == pytest.approx(128)
+
+
+def test_skew_makes_a_hot_rank_and_redundant_experts_cool_it():
+    shape = model("DeepSeek-V3")
+    loads = [experts.rank_imbalance(shape, skew, 8) for skew in (0.0, 0.5, 1.0)]
+    assert loads[0] == pytest.approx(1.0) and loads == sorted(loads)
+    assert experts.rank_imbalance(shape, 1.0, 8, 32) < loads[2]
+    assert experts.expert_load(shape, 1.3).sum() == pytest.approx(8)
+    assert experts.rank_load(shape, 1.3, 8, 32).sum() == pytest.approx(8)
+    base = Scenario(model="DeepSeek-V3", gpu="H200", data_parallel_size=8, enable_expert_parallel=True)
+    even, skewed = (decode(StepTime(base.but(expert_skew=s)), 256, 500) for s in (0.0, 1.0))
+    assert skewed > 1.1 * even
+    assert decode(StepTime(base.but(expert_skew=1.0, num_redundant_experts=32)), 256, 500) < skewed
+
+
+def test_imbalance_noise_is_seeded():
+    base = Scenario(model="Qwen3-30B-A3B", data_parallel_size=2, enable_expert_parallel=True)
+    assert StepTime(base).jitter == StepTime(base).jitter != StepTime(base.but(seed=8)).jitter
+    assert DENSE.jitter == ()
+
+
+def test_host_time_hides_behind_the_gpu_only_with_async_scheduling():
+    none, v0 = (StepTime(Scenario(host=h)) for h in ("none", "v0"))
+    assert decode(none, 64, 500) < decode(DENSE, 64, 500) < decode(SYNC, 64, 500) < decode(v0, 64, 500)
+
+
+def test_cards_without_constants_of_their_own_borrow_them():
+    for name in ("B300", "L40S", "A10G", "MI300X"):
+        assert 0.001 < decode(StepTime(Scenario(gpu=name)), 1, 100) < 0.1
+
+
+def test_asking_costs_about_a_microsecond():
+    def cost(clock, *arguments):
+        clock.seconds(*arguments)
+        return min(_timed(clock, arguments) for _ in range(20))
+
+    chunk = (32, 32 * 1000, 1, 2048, 2048 * 2049 // 2, 2048, 33)
+    few, many = (cost(DENSE, n, n * 1000, 0, 0, 0, 0, n) for n in (1, 512))
+    assert many < 5 * few  # it does not depend on how many run
+    assert min(few, many) < 5e-6 and cost(DENSE, *chunk) < 10e-6  # a slow machine may take five times the usual
+
+
+def _timed(clock, arguments):
+    begun = perf_counter()
+    for _ in range(200):
+        clock.seconds(*arguments)
+    return (perf_counter() - begun) / 200
+
+
+def test_a_constant_moves_its_term_only():
+    hard = DENSE.hardware
+    slower = type(hard)(Scenario(), fitted=replace(hard.fitted, kv_bandwidth=hard.fitted.kv_bandwidth / 2))
+    assert slower.base(64, 64, False) == hard.base(64, 64, False)
+    assert slower.attention_decode(64, 64_000) > hard.attention_decode(64, 64_000)

@@ -345,21 +345,22 @@ class Replica:
                     if line is None or not line[3] <= c <= line[2]:
                         line = lines[n] = (*decode(n, c), c)
                     fixed, slope, limit, _ = line
-                    stop = ends[0] // wide
+                    ending = stop = ends[0] // wide
+                    if context + n * (stop - k) > limit:  # the line ends before anybody does
+                        stop = k + int((limit - context) // n)
                     begun, before = k, free
                     while k < stop and t < until:
-                        c = context + n
                         need = residues[-k % size]
-                        if need > free or c > limit:
+                        if need > free:
                             break
-                        context = c
                         free -= need
+                        context += n
                         start_of(t)
                         free_of(free)
                         if jitter:
-                            t += (fixed + slope * c) * jitter[(len(starts) - 1) % len(jitter)]
+                            t += (fixed + slope * context) * jitter[(len(starts) - 1) % len(jitter)]
                         else:
-                            t += fixed + slope * c
+                            t += fixed + slope * context
                         k += 1
                     if k > begun:
                         stretch((k - begun, n, context - n * (k - begun - 1), 0, 0, 0, 0, 0, 0, taken, n))
@@ -367,12 +368,12 @@ class Replica:
                         quiet = 0
                         if cache is not None:
                             cache.take(before - free)
-                    if k == stop:
+                    if k == ending:
                         exact = False
                     elif t >= until:
                         stuck = False
                         continue
-                    elif need <= free:
+                    elif k == stop:
                         continue
 
             # ---- one exact tick
@@ -457,9 +458,9 @@ class Replica:
                         p_context += c + m
                     if sampled:
                         partial[:] = [r for r in partial if got[r] < length[r]]
-                entered: list[tuple[int, int]] = []  # for the observer, like `view` and `returned`
-                returned: list[int] = []
                 if observer is not None:
+                    entered: list[tuple[int, int]] = []
+                    returned: list[int] = []
                     wanted = dict(chunks)
                     view = []
                     if decodes and by_rule:
@@ -936,10 +937,10 @@ def _result(
 
 def _ticks(replica: Replica) -> tuple[Ticks, Any]:
     """One replica's ticks from its notes: stretches of equal ticks spread out, and the steady weights."""
-    start = np.array(replica.starts, np.float64)
-    free = np.array(replica.frees, np.int64)
+    start = np.fromiter(replica.starts, np.float64, len(replica.starts))
+    free = np.fromiter(replica.frees, np.int64, len(replica.frees))
     count = len(start)
-    notes = np.array(replica.stretches, np.int64).reshape(-1, 11)
+    notes = np.fromiter(replica.stretches, np.int64, len(replica.stretches)).reshape(-1, 11)
     lasting = notes[:, 0]
     where = np.repeat(np.arange(len(notes)), lasting)
     into = np.arange(count) - (np.cumsum(lasting) - lasting)[where]

@@ -189,7 +189,8 @@ class Server:
     def sort(self):
         if self.s.scheduling_policy == "priority":
             self.waiting.sort(key=lambda r: r.urgency)
-        self.waiting.sort(key=lambda r: not r.swapped)
+        if self.s.preemption_mode == "swap":
+            self.waiting.sort(key=lambda r: not r.swapped)
 
     # --- blocks
 
@@ -428,17 +429,19 @@ def simulate(s, requests, *, step_time, num_gpu_blocks, refuse=True):
         if r.prompt >= s.max_model_len or (refuse and r.last > (num_gpu_blocks - 1) * s.block_size)
     }
     servers = [Server(s, everyone, step_time, num_gpu_blocks, i) for i in range(s.data_parallel_size)]
+    followers = {}
+    for r in everyone:
+        followers.setdefault(int(requests.after[r.index]), []).append(r)
     in_flight = [0] * len(servers)
     coming = []
     turn = 0
 
     def release(done, now):
-        for r in everyone:
-            if requests.after[r.index] == done.index:
-                when = now + float(requests.think[r.index])
-                if when <= s.duration_s:
-                    r.arrival = when
-                    arrive(r)
+        for r in followers.get(done.index, []):
+            when = now + float(requests.think[r.index])
+            if when <= s.duration_s:
+                r.arrival = when
+                arrive(r)
 
     def arrive(r):
         if r.index in refused:

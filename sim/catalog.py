@@ -477,6 +477,29 @@ def model_from_config(text: str, name: str = "") -> str:
     return spec(shape)
 
 
+def step_time_error(gpu_name: str) -> tuple[float, float]:
+    """(median, 90th percentile) of |predicted/measured - 1| of step times on that GPU, or on the one it is like.
+
+    nan where nothing was measured on either: its constants are then fitted to one real run, or borrowed.
+    """
+    card = gpu(gpu_name)
+    with (HERE / "calibration.toml").open("rb") as file:
+        errors = tomllib.load(file).get("errors", {})
+    row = errors.get(card.name) or errors.get(card.like) or {}
+    return row.get("median", float("nan")), row.get("p90", float("nan"))
+
+
+@lru_cache(maxsize=1)
+def evidence() -> dict[str, Any]:
+    """What the committed validation found: "steps", "runs", "curves", "served" (each with date and results), "headlines".
+
+    Made by `python -m sim validate ... --json sim/validation.json` and `python -m sim.headlines --json sim/headlines.json`.
+    """
+    found: dict[str, Any] = json.loads((HERE / "validation.json").read_text(encoding="utf-8"))
+    found["headlines"] = json.loads((HERE / "headlines.json").read_text(encoding="utf-8"))
+    return found
+
+
 def num_gpus(scenario: Scenario) -> int:
     """Cards the deployment occupies."""
     return scenario.tensor_parallel_size * scenario.data_parallel_size

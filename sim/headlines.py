@@ -240,19 +240,22 @@ def h12() -> Outcome:
                    "holds" if good else "off", "budgets 512 to 16384")
 
 
-def defaults(memory_gib: float, a100: bool) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs) that `vllm serve` 0.32 takes on such a GPU (arg_utils.get_batch_defaults)."""
-    if memory_gib >= 160:
-        return 16384, 1024
-    return (8192, 1024) if memory_gib >= 70 and not a100 else (2048, 256)
-
-
 def h13() -> Outcome:
-    from sim.catalog import gpu
+    from sim.vllm.export import defaults
 
-    got = {name: defaults(gpu(name).memory_bytes / 2**30, name.startswith("A100")) for name in ("B200", "H100-SXM", "A100-80GB", "RTX-4090")}
-    good = got == {"B200": (16384, 1024), "H100-SXM": (8192, 1024), "A100-80GB": (2048, 256), "RTX-4090": (2048, 256)}
-    return Outcome("H13", "Defaults by GPU", "16384/1024, 8192/1024, 2048/256", ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in got.items()), "holds" if good else "off")
+    cards = ("B200", "H100-SXM", "A100-80GB", "RTX-4090")
+    taken = [defaults(card) for card in cards]
+    got = [(row["max_num_batched_tokens"], row["max_num_seqs"]) for row in taken]
+    good = got == [(16384, 1024), (8192, 1024), (2048, 256), (2048, 256)] and taken[0]["gpu_memory_utilization"] == 0.92
+    shown = ", ".join(f"{card} {tokens}/{seqs}" for card, (tokens, seqs) in zip(cards, got, strict=True))
+    return Outcome(
+        "H13",
+        "Defaults by GPU",
+        "16384/1024, 8192/1024, 2048/256",
+        shown,
+        "holds" if good else "off",
+        "what an imported bare `vllm serve` gets",
+    )
 
 
 def h14() -> Outcome:

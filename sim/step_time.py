@@ -9,6 +9,9 @@
     fixed              norms, rotary embedding, activation: per layer, and bytes that grow with the tokens
     host               CPU work that the GPU waits for (all of it, or what async scheduling cannot hide)
 
+Not modelled: pipeline parallelism. Data-parallel replicas with expert parallelism keep step with each other in a real
+server; here each takes its experts' time as if all had its own batch, and the rest of a step as its own.
+
 Attainable shares of the peaks are in calibration.toml, fitted by tools/fit_step_time.py. A decode-only step is a line in
 the summed context, so the engine pays one dictionary look-up and a multiplication per tick.
 """

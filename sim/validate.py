@@ -43,7 +43,9 @@ SYSTEMS = {
     "mi300x": "MI300X",
 }
 """Names that measurement files give GPUs, and ours."""
-MODELS = {"Llama-3.3-70B": "Llama-3.1-70B"}
+MODELS = {
+    "Meta-": "", "Llama-3.3-70B": "Llama-3.1-70B", "Llama-3-": "Llama-3.1-", "DeepSeek-R1": "DeepSeek-V3", "Llama-2-70b": "Llama-2-70B",
+}
 """Names of models of the same architecture as one of the catalogue."""
 PARTS = ("attn_ms", "gemm_ms", "moe_ms", "comm_ms", "other_ms")
 PRECISIONS = {
@@ -90,7 +92,7 @@ def scenario_of(setting: tuple[str, str, int, int, int, str]) -> Scenario:
     """The server that such rows were measured on."""
     system, model, tp, ep, dp, precision = setting
     return Scenario(
-        model=MODELS.get(model, model),
+        model=model_name(model),
         gpu=SYSTEMS.get(system, system),
         tensor_parallel_size=tp,
         data_parallel_size=dp,
@@ -271,7 +273,8 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
         device = json.loads((directory / "config.json").read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]
     cache = meta.get("kv_cache", {})
     shape = model(model_name(engine["model"]))
-    quantisation = str(engine.get("quantization") or engine.get("dtype") or "")
+    quantisation = f"{engine.get('quantization') or ''} {engine['model']}".lower()
+    longest = int((columns["prompt"] + columns["output"]).max()) + 1
     scenario = Scenario(
         model=shape.name, gpu=gpu_name(device or directory.name.split("_")[0]),
         weights="fp8" if "fp8" in quantisation else "bf16",
@@ -281,7 +284,7 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
         enable_expert_parallel=bool(engine.get("enable_expert_parallel")), link="pcie",
         gpu_memory_utilization=cache.get("gpu_memory_utilization") or engine.get("gpu_memory_utilization") or 0.9,
         max_num_seqs=engine.get("max_num_seqs") or 256, max_num_batched_tokens=engine.get("max_num_batched_tokens") or 2048,
-        max_model_len=engine.get("max_model_len") or min(shape.max_position, 40_960),
+        max_model_len=engine.get("max_model_len") or max(longest, min(shape.max_position, 8192)),
         block_size=cache.get("block_size") or 16, enable_prefix_caching=True, lengths="fixed", arrival="trace",
         expert_skew=SERVED_SKEW)
     return scenario, requests, measured, cache.get("num_gpu_blocks")
@@ -291,11 +294,28 @@ SERVED_SKEW = 0.5
 """Zipf exponent that stands for the routing of real text."""
 
 
-def compare_run(directory: Path) -> list[Compared]:
-    """TTFT, TPOT and E2E (mean, P50, P99) of a recorded run beside the simulator's, with the KV pool matched."""
+def replay_run(directory: Path) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(measured, simulated) TTFT, TPOT and E2E in s of each request of a recorded run, with the KV pool matched."""
     scenario, requests, measured, blocks = read_run(directory)
-    run = simulate(scenario, requests, num_gpu_blocks=blocks)
-    ours = run.latencies()
+    return measured, simulate(scenario, requests, num_gpu_blocks=blocks).latencies()
+
+
+def curves(directory: Path) -> dict[str, dict[str, list[float]]]:
+    """Quantiles 0, 2, ..., 100 % of each metric: {"ttft": {"real": [...], "simulated": [...]}, ...}, in s."""
+    measured, ours = replay_run(directory)
+    at = np.linspace(0, 1, 51)
+    return {
+        metric: {
+            "real": np.round(np.quantile(measured[metric], at), 5).tolist(),
+            "simulated": np.round(np.quantile(ours[metric], at), 5).tolist(),
+        }
+        for metric in RUN_METRICS
+    }
+
+
+def compare_run(directory: Path) -> list[Compared]:
+    """Mean, P50 and P99 of a recorded run's TTFT, TPOT and E2E beside the simulator's."""
+    measured, ours = replay_run(directory)
     out = []
     for metric in RUN_METRICS:
         for name, of in (("mean", np.mean), ("P50", np.median), ("P99", lambda v: np.quantile(v, 0.99))):
@@ -389,6 +409,7 @@ def run(args: argparse.Namespace) -> int:
     if args.runs:
         results["runs"] = [compared for directory in args.runs for compared in compare_run(directory)]
         _print_runs(results["runs"])
+        results["curves"] = {directory.name: curves(directory) for directory in args.runs}
     if args.served:
         results["served"] = _served(args.served)
         _print_served(results["served"])

@@ -366,7 +366,7 @@ class Replica:
                         stretch((k - begun, n, context - n * (k - begun - 1), 0, 0, 0, 0, 0, 0, taken, n))
                         decoded = t
                         quiet = 0
-                        if cache is not None:
+                        if cache is not None and before > free:
                             cache.take(before - free)
                     if k == ending:
                         exact = False
@@ -432,7 +432,8 @@ class Replica:
                     else:
                         free -= need
                         if cache is not None:
-                            cache.take(need)
+                            if need:
+                                cache.take(need)
                             for r, m in chunks:
                                 cache.write(r, got[r] + m)
                     k += 1

@@ -174,16 +174,21 @@ class PrefixCache:
         at = self._hashed[request]
         if full <= at:
             return
-        held = self._held[request]
-        for text, end in self._paths[request]:
+        held, path = self._held[request], self._paths[request]
+        self._hashed[request] = full
+        if held:  # mostly its own text goes on, and nobody else has any of it
+            text, last = path[-1][0], held[-1]
+            if last.text is text and len(text.runs) == 1 and len(last.holders) == 1:
+                last.hi = full
+                return
+        for text, end in path:
             if end <= at:
                 continue
             stop = end if end < full else full
             if text.writer >= 0 and text.writer != request:
                 self._settle(text)
-            last = held[-1] if held else None
-            if last is not None and last.text is text and last.hi == at and len(last.holders) == 1 and len(text.runs) == 1:
-                last.hi = stop
+            if held and held[-1].text is text and len(held[-1].holders) == 1 and len(text.runs) == 1:
+                held[-1].hi = stop
             else:
                 run = BlockRun(text, at, stop, {request})
                 text.runs.append(run)
@@ -191,7 +196,6 @@ class PrefixCache:
             at = stop
             if at == full:
                 break
-        self._hashed[request] = full
 
     def release(self, request: int, blocks: int) -> int:
         """Free a request's `blocks`, last to first; how many came free (others may still hold some)."""

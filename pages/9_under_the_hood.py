@@ -16,6 +16,7 @@ from ui.text import percent, seconds, t
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "sim" / "validation.json"
+HEADLINES = ROOT / "sim" / "headlines.json"
 RECORDED = sorted((ROOT / "tests" / "data" / "oracle").glob("*.json.gz"))
 TABS = ("how", "silicon", "runs", "headlines", "status")
 
@@ -39,6 +40,12 @@ def results(changed: float) -> dict[str, Any]:
             row = {"name": f"{c['metric'].upper()} {c['statistic']}", "real": c["real"], "simulated": c["simulated"]}
             runs_by_name.setdefault(c["run"], {"metrics": []})["metrics"].append(row)
         known["runs"] = runs_by_name
+    if rows := [r for r in (held.get("served") or {}).get("results", ()) if r.get("our_tpot")]:
+        known["served"] = {"rows": len(rows)} | {
+            f"{name}_median": float(np.median([abs(r[f"our_{name}"] / r[name] - 1.0) for r in rows])) for name in ("tpot", "ttft")
+        }
+    if HEADLINES.exists():
+        known["headlines"] = json.loads(HEADLINES.read_text(encoding="utf-8"))["results"]
     return known
 
 
@@ -165,10 +172,11 @@ def headlines(known: dict[str, Any]) -> None:
         st.info(t("under_the_hood.no_results"))
         return
     frame.note(t("under_the_hood.headlines_lead", holds=sum(h["verdict"] == "holds" for h in found), total=len(found)))
-    table({t("under_the_hood.col_id"): [h["id"] for h in found], t("under_the_hood.col_figure"): [h["what"] for h in found],
+    table({t("under_the_hood.col_id"): [h["id"] for h in found], t("under_the_hood.col_figure"): [h["title"] for h in found],
            t("under_the_hood.col_published"): [str(h.get("published", "")) for h in found],
            t("under_the_hood.col_result"): [str(h.get("ours", "")) for h in found],
-           t("under_the_hood.col_verdict"): [t(f"under_the_hood.verdict_{h['verdict']}") for h in found]})
+           t("under_the_hood.col_verdict"): [t(f"under_the_hood.verdict_{h['verdict']}") for h in found],
+           t("under_the_hood.col_note"): [h.get("note", "") for h in found]})
 
 
 def status() -> None:

@@ -477,4 +477,5 @@ def simulate(s, requests, *, step_time, num_gpu_blocks, refuse=True):
     ticks = sorted((row for server in servers for row in server.ticks), key=lambda row: (row.start, row.replica))
     gaps = sorted(b - a for r in everyone for a, b in zip(r.token_times, r.token_times[1:], strict=False))
     stopped = next((server.stopped for server in servers if server.stopped), "")
+    _chain.clear()
     return SimpleNamespace(ticks=ticks, requests=everyone, refused=refused, gaps=gaps, stopped=stopped)

@@ -259,7 +259,7 @@ def _load(source: Source, wanted: _Wanted) -> _Rows:
         head = first.lstrip()
         if "\x00" in head or "\ufffd" in head:
             raise _unreadable("this is not text: CSV or JSON lines work, plain or gzip")
-        if head[0] in "{[":
+        if head.startswith(("{", "[")):
             return _load_json(first, lines, wanted)
         if head.lower().startswith(("<!doctype", "<html")):
             raise _unreadable("this is a web page, not the file it shows: download the raw file")

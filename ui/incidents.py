@@ -69,7 +69,7 @@ INCIDENTS: tuple[Incident, ...] = (
         "",
         "",
         arrival="constant",
-        request_rate=5.4,
+        request_rate=5.13,
         prompt_tokens=1500,
         output_tokens=500,
         prompt_cv=0.02,

@@ -237,7 +237,7 @@ def write(
     }
     lines = [
         f"# Written by tools/fit_step_time.py from {source}; meanings in sim/step_time.py (Constants, Shared).",
-        "# Sections [real.*] and host times come from real servers (see sim/validation.json).",
+        "# By hand, from real servers: host, sampler and expert_gap times, RTX-4090 and RTX-PRO-6000 (each fitted to one run).",
         "",
     ]
 

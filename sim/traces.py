@@ -316,7 +316,7 @@ def _open(source: Source) -> tuple[Iterable[str], Callable[[], None]]:
 
 def _nonblank(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
-        if line.strip("\ufeff \t\r\n\x00"):
+        if line.strip().strip("\ufeff\x00").strip():  # strip() knows every kind of blank
             yield line.lstrip("\ufeff")
 
 
@@ -337,7 +337,7 @@ def _load_csv(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
             break
     time, prompt, output = (_pick(names, known) for known in (_TIME, _PROMPT, _OUTPUT))
     if prompt is None or output is None:
-        if header[0].isdigit():
+        if header[:1].isdigit():
             raise _unreadable(
                 f"its first line is {header[:60]!r}, which names no column: put the header back, such as "
                 "TIMESTAMP,ContextTokens,GeneratedTokens"

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import streamlit as st
 
+from sim import catalog
 from sim.conformance import replay
 from sim.scenario import Scenario
 from ui import charts, controls, frame, state
 from ui.text import percent, seconds, t
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "sim" / "validation.json"
-HEADLINES = ROOT / "sim" / "headlines.json"
 RECORDED = sorted((ROOT / "tests" / "data" / "oracle").glob("*.json.gz"))
 TABS = ("how", "silicon", "runs", "headlines", "status")
 
 
-@st.cache_resource(max_entries=1, show_spinner=False)
-def results(changed: float) -> dict[str, Any]:
-    """What `python -m sim validate` last wrote, by kind of check; `changed` is when."""
-    held: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
-    known: dict[str, Any] = {"date": max((v["date"] for v in held.values() if isinstance(v, dict) and "date" in v), default="")}
-    if steps := held.get("steps"):
-        table = steps["results"]
-        groups = [g for g in table["groups"] if g["phase"] == "all"]
-        whole, points = groups[-1], table["points"][:: max(len(table["points"]) // 1200, 1)]
-        known["steps"] = {
-            **whole, "systems": {g["system"]: g for g in groups[:-1]},
+def results() -> dict[str, Any]:
+    """The committed evidence, in the shape that the pictures take."""
+    held = catalog.evidence()
+    table, served = held["steps"]["results"], [r for r in held["served"]["results"] if np.isfinite(r["our_tpot"])]
+    groups = [g for g in table["groups"] if g["phase"] == "all"]
+    points = table["points"][:: max(len(table["points"]) // 1200, 1)]
+    by_run: dict[str, Any] = {
+        name: {"curves": {m: c for m, c in curves.items() if m in ("ttft", "e2e")}, "metrics": []}
+        for name, curves in held["curves"]["results"].items()
+    }
+    for c in held["runs"]["results"]:
+        row = {"name": f"{c['metric'].upper()} {c['statistic']}", "real": c["real"], "simulated": c["simulated"]}
+        by_run[c["run"]]["metrics"].append(row)
+    return {
+        "date": max(part["date"] for part in held.values() if "date" in part),
+        "steps": {
+            **groups[-1], "systems": {g["system"]: g for g in groups[:-1]}, "held_out": held["held_out"],
             "sample": {"measured_ms": [q[3] for q in points], "predicted_ms": [q[4] for q in points]},
-        }
-    if isinstance(found := (held.get("runs") or {}).get("results"), list):
-        runs_by_name: dict[str, Any] = {}
-        for c in found:
-            row = {"name": f"{c['metric'].upper()} {c['statistic']}", "real": c["real"], "simulated": c["simulated"]}
-            runs_by_name.setdefault(c["run"], {"metrics": []})["metrics"].append(row)
-        known["runs"] = runs_by_name
-    if rows := [r for r in (held.get("served") or {}).get("results", ()) if r.get("our_tpot")]:
-        known["served"] = {"rows": len(rows)} | {
-            f"{name}_median": float(np.median([abs(r[f"our_{name}"] / r[name] - 1.0) for r in rows])) for name in ("tpot", "ttft")
-        }
-    if HEADLINES.exists():
-        known["headlines"] = json.loads(HEADLINES.read_text(encoding="utf-8"))["results"]
-    return known
+        },
+        "runs": by_run,
+        "served": {"rows": len(served)} | {
+            f"{name}_median": float(np.median([abs(r[f"our_{name}"] / r[name] - 1.0) for r in served])) for name in ("tpot", "ttft")
+        },
+        "headlines": held["headlines"]["results"],
+    }
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
@@ -84,10 +81,7 @@ def how() -> None:
 
 
 def silicon(known: dict[str, Any]) -> None:
-    steps = known.get("steps")
-    if not steps:
-        st.info(t("under_the_hood.no_results"))
-        return
+    steps = known["steps"]
     by = steps["systems"]  # name -> {median, p90, rows}
     worst = max(by, key=lambda name: by[name]["median"])
     told = dict(median=steps["median"], p90=steps["p90"], rows=steps["rows"], systems=len(by), worst=worst, worst_median=by[worst]["median"])
@@ -113,8 +107,10 @@ def silicon(known: dict[str, Any]) -> None:
     with right:
         table({t("under_the_hood.knob_gpu"): list(by), t("under_the_hood.median"): [percent(v["median"]) for v in by.values()],
                t("under_the_hood.p90"): [percent(v["p90"]) for v in by.values()]})
-    if held := steps.get("held_back"):
-        st.markdown(t("under_the_hood.held_back", median=held["median"], p90=held["p90"], rows=held["rows"]))
+    st.markdown(t("under_the_hood.held_out"))
+    out = steps["held_out"]
+    table({t("under_the_hood.knob_model"): list(out), t("under_the_hood.rows"): [v["rows"] for v in out.values()],
+           t("under_the_hood.median"): [percent(v["median"]) for v in out.values()], t("under_the_hood.p90"): [percent(v["p90"]) for v in out.values()]})
 
 
 def scatter(measured: Any, predicted: Any, median: float) -> None:
@@ -138,10 +134,7 @@ def scatter(measured: Any, predicted: Any, median: float) -> None:
 
 
 def runs(known: dict[str, Any]) -> None:
-    found = known.get("runs")
-    if not found:
-        st.info(t("under_the_hood.no_results"))
-        return
+    found = known["runs"]
     st.caption(t("under_the_hood.runs_lead"))
     for name, run in found.items():  # name -> {"curves": {metric: {"real", "simulated"}}, "metrics": [{name, real, simulated}]}
         st.markdown(f"**{name}**")
@@ -162,15 +155,12 @@ def runs(known: dict[str, Any]) -> None:
         table({t("under_the_hood.col_metric"): [r["name"] for r in rows], t("under_the_hood.col_real"): [seconds(r["real"]) for r in rows],
                t("under_the_hood.col_sim"): [seconds(r["simulated"]) for r in rows],
                t("under_the_hood.col_off"): [f"{r['simulated'] / r['real'] - 1:+.1%}" if r["real"] else "–" for r in rows]})
-    if served := known.get("served"):
-        st.markdown(t("under_the_hood.served", tpot=served["tpot_median"], ttft=served["ttft_median"], rows=served["rows"]))
+    served = known["served"]
+    st.markdown(t("under_the_hood.served", tpot=served["tpot_median"], ttft=served["ttft_median"], rows=served["rows"]))
 
 
 def headlines(known: dict[str, Any]) -> None:
-    found = known.get("headlines")
-    if not found:
-        st.info(t("under_the_hood.no_results"))
-        return
+    found = known["headlines"]
     frame.note(t("under_the_hood.headlines_lead", holds=sum(h["verdict"] == "holds" for h in found), total=len(found)))
     table({t("under_the_hood.col_id"): [h["id"] for h in found], t("under_the_hood.col_figure"): [h["title"] for h in found],
            t("under_the_hood.col_published"): [str(h.get("published", "")) for h in found],
@@ -187,7 +177,7 @@ def status() -> None:
     st.table({t("under_the_hood.col_lesson"): [t(f"under_the_hood.differs_{x}") for x in topics],
               t("under_the_hood.col_now"): [t(f"under_the_hood.differs_{x}_now") for x in topics]})
     st.subheader(t("under_the_hood.limits"), anchor=False)
-    st.markdown("\n".join(f"- {t(f'under_the_hood.limit_{i}')}" for i in range(1, 5)))
+    st.markdown("\n".join(f"- {t(f'under_the_hood.limit_{i}')}" for i in range(1, 6)))
 
 
 frame.page("hood")
@@ -195,14 +185,13 @@ state.load(Scenario(), extra={"part": TABS[0]})
 state.notices()
 frame.lead(t("under_the_hood.lead"))
 part = controls.extra_choice("part", TABS, words=lambda x: t(f"under_the_hood.tab_{x}"))
-known = results(RESULTS.stat().st_mtime) if RESULTS.exists() else {}
+known = results()
 if part == "how":
     how()
 elif part == "status":
     status()
 else:
     {"silicon": silicon, "runs": runs, "headlines": headlines}[part](known)
-    if known.get("date"):
-        st.caption(t("under_the_hood.dated", date=known["date"]))
+    st.caption(t("under_the_hood.dated", date=known["date"]))
 st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t('under_the_hood.takeaway')}")
 state.publish()

@@ -167,3 +167,11 @@ def test_the_climb_raises_says_stop_and_why() -> None:
 def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
     said = re.search(r"([\d.]+) × the load before", words(page("6_sweet_spot", p="knee.reveal")))
     assert said and float(said[1]) > 1.5
+
+
+def test_under_the_hood_shows_no_unknown_as_a_figure():
+    for part in ("silicon", "runs", "headlines"):
+        app = page("9_under_the_hood", part=part)
+        assert not app.exception
+        assert "nan" not in words(app).lower()
+        assert app.dataframe or app.table

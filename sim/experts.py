@@ -13,6 +13,7 @@ import numpy as np
 from sim.catalog import Model
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 PLACEMENT_SEED = 12345  # any fixed shuffle will do; pages and runs must agree on one
 
 
@@ -63,29 +64,38 @@ def placed(model: Model, skew: float, ranks: int, redundant: int = 0, hot_togeth
     With `redundant` copies the hottest experts are doubled first and copies are dealt to the least loaded rank, as EPLB
     does; without, ranks hold equal runs of a shuffled order, or (`hot_together`, the worst case) of the order of popularity.
     """
-    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, hot_together)
+    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, hot_together)[1]
+
+
+def holders(model: Model, skew: float, ranks: int, redundant: int = 0) -> tuple[Places, ...]:
+    """For each rank, whose copies it holds: places in the order of popularity (0: the hottest), as `placed` orders them."""
+    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, False)[0]
 
 
 @lru_cache(maxsize=512)
 def _placed(
     experts: int, per_token: int, skew: float, ranks: int, redundant: int, hot_together: bool
-) -> tuple[Array, ...]:
+) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
     chance = _pick_probability(experts, per_token, skew)
-    if ranks == 1:
-        return (chance,)
-    if not redundant:
-        order = np.arange(experts) if hot_together else np.random.default_rng(PLACEMENT_SEED).permutation(experts)
-        return tuple(np.array_split(chance[order], ranks))
+    if ranks == 1 or not redundant:
+        order = np.arange(experts)
+        if ranks > 1 and not hot_together:
+            order = np.random.default_rng(PLACEMENT_SEED).permutation(experts)
+        whole = tuple(np.array_split(order, ranks))
+        return whole, tuple(chance[part] for part in whole)
     copies = np.ones(experts, int)
     for _ in range(redundant):
         copies[np.argmax(chance / copies)] += 1
-    each = np.sort(np.repeat(chance / copies, copies))[::-1]
+    owner = np.repeat(np.arange(experts), copies)
+    share = (chance / copies)[owner]
     seats = -(-(experts + redundant) // ranks)
-    held: list[list[float]] = [[] for _ in range(ranks)]
-    for share in each:
-        rank = min((r for r in range(ranks) if len(held[r]) < seats), key=lambda r: sum(held[r]))
-        held[rank].append(float(share))
-    return tuple(np.array(part) for part in held)
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    load = np.zeros(ranks)
+    for i in np.argsort(-share, kind="stable"):
+        rank = min((r for r in range(ranks) if len(held[r]) < seats), key=lambda r: load[r])
+        held[rank].append(i)
+        load[rank] += share[i]
+    return tuple(owner[part] for part in held), tuple(share[part] for part in held)
 
 
 def rank_load(model: Model, skew: float, ranks: int, redundant: int = 0) -> Array:

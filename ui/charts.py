@@ -392,7 +392,7 @@ def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, heigh
 def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: bool) -> None:
     colours = _colours()
     at = float(np.log10(value)) if log else value
-    shown = f"{value:g}%" if percent else f"{value:,.4g}"
+    shown = f"{value:g}%" if percent else f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
     layout["shapes"].append({
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below",
         "line": {"color": colours["soft"], "width": 1.4, "dash": "6px,4px"},

@@ -235,10 +235,11 @@ class Replica:
         self.clock = 0.0
         self.taken = 0  # admissions less preemptions
         self.seated = 0
+        self.in_turn = False  # in the running loop of a step, whose number k is still that of the step before
         self.guessing = False  # the prefix cache is left out, in the hope that it does not matter
         self.cache: PrefixCache | None = None
         if caching:
-            self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.written)
+            self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.seen)
         self.stopped = ""
         # What is written down: starts and free blocks of every tick, the rest per stretch of equal ticks.
         self.starts: list[float] = []
@@ -434,8 +435,10 @@ class Replica:
                         if cache is not None:
                             if need:
                                 cache.take(need)
+                            self.k, self.in_turn = k, True
                             for r, m in chunks:
                                 cache.write(r, got[r] + m)
+                            self.in_turn = False
                     k += 1
                     context += n
                     d_seqs, d_context = n, context
@@ -730,6 +733,11 @@ class Replica:
     def written(self, r: int) -> int:
         """Tokens of r computed by now."""
         return self.book.base[r] + self.k if self.book.fin[r] >= 0 else self.book.got[r]
+
+    def seen(self, w: int, r: int) -> int:
+        """Tokens of w computed when it is r's turn: in the running loop those seated before r had theirs already."""
+        book = self.book
+        return self.written(w) + (self.in_turn and book.fin[w] >= 0 and book.seat[w] < book.seat[r])
 
     def cut_tail(
         self, t: float, decoded: float, chunks: list[tuple[int, int]], need: int

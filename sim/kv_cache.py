@@ -52,11 +52,11 @@ class BlockRun:
 
 
 class PrefixCache:
-    """Holdings of requests and the free queue of one replica. `written(r)` says how many tokens r has computed by now."""
+    """Holdings of requests and the free queue of one replica. `written(w, r)`: tokens of w computed at r's turn."""
 
     def __init__(
         self, num_blocks: int, block_size: int, prefixes: tuple[Prefix, ...] | None, quoted: set[Hashable],
-        written: Callable[[int], int],
+        written: Callable[[int, int], int],
     ) -> None:
         self.block_size = block_size
         self.unhashed = num_blocks  # free blocks without a key; they are taken first
@@ -109,7 +109,7 @@ class PrefixCache:
                     break
                 continue
             if text.writer >= 0 and text.writer != request:
-                self._settle(text)
+                self._settle(text, request)
             while at < end:
                 # The block inserted first wins; an older run that begins later takes over where it begins.
                 stop = end
@@ -186,7 +186,7 @@ class PrefixCache:
                 continue
             stop = end if end < full else full
             if text.writer >= 0 and text.writer != request:
-                self._settle(text)
+                self._settle(text, request)
             if held and held[-1].text is text and len(held[-1].holders) == 1 and len(text.runs) == 1:
                 held[-1].hi = stop
             else:
@@ -240,9 +240,9 @@ class PrefixCache:
         """Texts of which there are blocks: every run is held or stands in the free queue."""
         return {run.text for run in self.queue} | {run.text for held in self._held.values() for run in held}
 
-    def _settle(self, text: Text) -> None:
-        """A decoding request's blocks get their keys only when somebody looks (or it stops): this is somebody looking."""
-        self.write(text.writer, self._written(text.writer))
+    def _settle(self, text: Text, request: int) -> None:
+        """A decoding request's blocks get their keys only when somebody looks (or it stops): `request` is looking."""
+        self.write(text.writer, self._written(text.writer, request))
 
     def _split(self, run: BlockRun, at: int) -> BlockRun:
         """Cut a run before block `at`; `run` keeps the rear and its place in the free queue, the front is returned."""

@@ -73,7 +73,7 @@ def runs(draw):
     output = random.integers(1, draw(st.sampled_from([2, 20, 60])) + 1, count)
     prefix = None
     if draw(st.booleans()):
-        prefix = tuple(_prefix(random, i, long) for i in range(count))
+        prefix = _prefixes(random, count, long, output, chats=draw(st.booleans()))
         prompt = np.array([sum(length for _, length in p) for p in prefix])
     else:
         prompt = random.integers(1, long + 1, count)
@@ -85,6 +85,18 @@ def runs(draw):
     jitter = draw(st.sampled_from([(), (1.0, 1.25, 0.75, 1.1)]))
     refuse = replicas > 1 or draw(st.sampled_from([True, True, True, False]))
     return s, requests, blocks, Clock(jitter), refuse
+
+
+def _prefixes(random, count, long, output, chats):
+    """Prompts that share beginnings; in chats each quotes an earlier one and its answer, which may not be there yet."""
+    prefixes = []
+    for i in range(count):
+        if chats and i and random.random() < 0.6:
+            j = int(random.integers(max(i - 4, 0), i))
+            prefixes.append((*prefixes[j], (("o", j), int(random.integers(1, output[j] + 1))), (("p", i), int(random.integers(1, 12)))))
+        else:
+            prefixes.append(_prefix(random, i, long))
+    return tuple(prefixes)
 
 
 def _prefix(random, i, long):

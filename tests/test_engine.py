@@ -157,3 +157,19 @@ def test_watching_a_run_changes_nothing(run):
     steps = []
     ours = check(*run, observer=steps.append)
     assert len(steps) == len(ours.ticks)
+
+
+def test_a_prompt_may_quote_an_answer_that_is_still_being_generated():
+    """Two copies of a block get their key in the same step; the one of the request that runs first is the one found."""
+    head = (("s", 5), (("o", 0), 7))
+    prefix = (
+        (("s", 5),), (*head, (("p", 1), 2)), (*head, (("p", 2), 4)),
+        (*head, (("p", 1), 2), (("o", 1), 2), (("p", 3), 1)), (*head, (("p", 1), 2), (("o", 1), 3), (("p", 4), 1)),
+    )
+    prompt = np.array([sum(length for _, length in parts) for parts in prefix])
+    requests = Requests.of(np.array([0.03, 0.04, 0.04, 0.04, 0.04]), prompt, np.array([9, 13, 7, 6, 5]), prefix=prefix)
+    s = Scenario(
+        duration_s=1.0, block_size=4, max_num_seqs=4, max_model_len=100, max_num_batched_tokens=6,
+        enable_prefix_caching=True, scheduler_reserve_full_isl=False,
+    )
+    check(s, requests, 11, Clock(), True)

@@ -6,7 +6,7 @@ import streamlit as st
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import controls, frame, gantt, lesson, state
+from ui import controls, frame, gantt, lesson, state, terms
 from ui.lesson import Flow, Guess, Scene
 from ui.text import count, percent, seconds, t
 
@@ -190,7 +190,8 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
     return {"rate": f"{s.b.request_rate:g}", "output": str(s.b.output_tokens)}
 
 
-frame.page("start")
+with frame.page("start"):
+    terms.explain("step", "static_batching", "head_of_line", "seat", "prefill", "e2e", "p99", "max_num_seqs", "cuda_graph")
 flow = lesson.begin("start", SCENES, numbers)
 {"eight": draw_eight, "stream": draw_stream, "few": draw_few}[flow.name](flow)
 state.publish()

@@ -7,7 +7,7 @@ import streamlit as st
 
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, frame, lesson, state
+from ui import charts, frame, lesson, state, terms
 from ui.iteration import Moment, Row, record
 from ui.lesson import Scene
 from ui.text import seconds, t
@@ -181,7 +181,9 @@ def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> None
     st.html(f"<div class='wrap'><table class='w'><tr>{head}</tr>{''.join(lines)}</table></div>")
 
 
-frame.page("iteration")
+with frame.page("iteration"):
+    terms.explain("step", "prefill", "waiting", "running", "seat", "max_num_seqs", "max_num_batched_tokens", "kv_block",
+                  "enable_chunked_prefill", "preemption", "recompute", "scheduler_reserve_full_isl")
 flow = lesson.begin("be_the_scheduler", SCENES, numbers, extra={"k": 0})
 k = shown(flow.name, flow.s)
 m = moments()[k - 1]

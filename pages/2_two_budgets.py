@@ -5,7 +5,7 @@ import numpy as np
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, controls, frame, lesson, series, state
+from ui import charts, controls, frame, lesson, series, state, terms
 from ui.lesson import Flow, Scene
 from ui.text import count, percent, seconds, t
 
@@ -183,7 +183,10 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
     return {"long": f"{s.b.long_prompt_tokens:,}"}
 
 
-frame.page("budgets")
+with frame.page("budgets"):
+    terms.explain("max_num_seqs", "max_num_batched_tokens", "waiting", "running", "ttft", "queue", "itl", "p99", "gpu_compute",
+                  "gpu_bandwidth", "gpu_busy", "enable_chunked_prefill", "long_prefill_token_threshold",
+                  "enable_prefix_caching")
 flow = lesson.begin("two_budgets", SCENES, numbers)
 {"queue": draw_queue, "tokens": draw_tokens, "starve": draw_starve}[flow.name](flow)
 state.publish()

@@ -5,7 +5,7 @@ import streamlit as st
 from sim.memory import GIB, plan
 from sim.results import Run
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, series, state
+from ui import charts, controls, frame, lesson, series, state, terms
 from ui.lesson import Flow, Scene
 from ui.text import count, percent, seconds, t
 
@@ -222,7 +222,9 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
         "seats": str(s.b.max_num_seqs), "seats_a": str(s.a.max_num_seqs)}
 
 
-frame.page("kv")
+with frame.page("kv"):
+    terms.explain("kv_block", "kv_pool", "kv", "waiting", "running", "preemption", "recompute", "swap", "thrashing", "e2e",
+                  "p99", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "scheduler_reserve_full_isl")
 flow = lesson.begin("kv_pool", SCENES, numbers)
 {"pool": draw_pool, "match": draw_match, "mode": draw_mode, "victim": draw_victim, "thrash": draw_thrash,
  "signs": draw_signs}[flow.name](flow)

@@ -378,7 +378,7 @@ def before_after(b: Run, a: Run) -> None:
         "preemptions": ("", -1),
         "gpu_compute": ("%", 1),
     }
-    frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names if has(f"settings.metric.{n}.label")])
+    frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names])
     end = max(b.duration_s, a.duration_s)
     pictures = (
         (t("diagnose.title_waiting"), lambda r: total(r, series.waiting), "waiting", {}),
@@ -621,7 +621,7 @@ def effect(before: Run, after: Run, advice: desk.Advice) -> str:
     a, b = (getattr(r.summary(), name) for r in (before, after))
     unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
     words = {
-        "name": narration.figure(name) if has(f"settings.metric.{name}.label") else name,
+        "name": narration.figure(name),
         "before": text.value(a, unit),
         "after": text.value(b, unit),
     }

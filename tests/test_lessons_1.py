@@ -24,7 +24,7 @@ PAGES = {
 
 def names(path):
     """What a page defines above its first call of frame.page: its scenarios and pure functions."""
-    source = (ROOT / path).read_text(encoding="utf-8").split("\nframe.page(")[0]
+    source = (ROOT / path).read_text(encoding="utf-8").split("\nwith frame.page(")[0]
     spec = util.spec_from_loader(Path(path).stem, loader=None)
     module = util.module_from_spec(spec)
     sys.modules[module.__name__] = module

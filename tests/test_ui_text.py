@@ -37,7 +37,11 @@ def test_every_setting_is_named_and_explained() -> None:
 
 def test_every_figure_is_named_and_explained() -> None:
     names = {f.name for f in dataclasses.fields(Summary)} - {"drained"}
-    assert {f"settings.metric.{name}.{what}" for name in names for what in ("label", "help")} - set(text.texts("en")) == set()
+    for language in text.LANGUAGES:
+        text.use(language)
+        assert all(all(text.figure(name)) for name in names)
+    text.use("en")
+    assert text.figure("ttft_p99")[0] == "TTFT P99"
 
 
 @pytest.mark.parametrize(

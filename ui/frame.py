@@ -15,7 +15,7 @@ A page is a file in pages/, read from top to bottom (ui/text/{en,zh}/<page>.toml
     state.publish()                                         # last call
 
 Blocks: `frame.question(text)`, `frame.note(text)`, `frame.badge("history")`, `frame.tiles([...])`. The words for a
-choice or metric come from settings.toml (`settings.<field>.label|help`, `settings.metric.<name>.label|help`).
+choice or metric come from settings.toml (`settings.<field>.label|help`, `text.figure(name)`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ CSS = """<style>
 .stSidebar [data-testid=stPageLink] a{padding:.24rem .4rem}.stSidebar [data-testid=stPageLink] a *{font-size:.88rem}
 .stSidebar [data-testid=stVerticalBlock]{gap:.15rem}
 .st-key-frame_foot{margin:1.1rem 0 0 .5rem;gap:.7rem!important}
-.st-key-heading{margin-bottom:.2rem}.st-key-knobs{gap:.35rem!important}
+.st-key-heading{margin-bottom:.2rem}.st-key-heading button{min-height:2rem;padding:.1rem .5rem}
+[data-testid=stPopoverBody]{max-width:36rem;padding:.9rem 1.1rem}[data-testid=stPopoverBody] p{font-size:.9rem;line-height:1.5}
+.st-key-knobs{gap:.35rem!important}
 .stMain h1{padding:0 0 .1rem;letter-spacing:-.01em}
 .stMain [data-testid=stVerticalBlock]{gap:.7rem}
 .stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
@@ -74,6 +76,7 @@ CSS = """<style>
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.5rem}
 .if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
+.if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
 .if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
 .if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
@@ -170,11 +173,12 @@ def badge(status: str) -> str:
     return f":{BADGES[status]}-badge[{t('frame.badge.' + status.replace(' ', '_'))}]"
 
 
-def tiles(entries: Iterable[tuple[str, float, float | None, str, int]]) -> None:
+def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: float = 0.0, why: str = "") -> None:
     """Figures side by side: (name, B, A or None, unit, sense).
 
-    `name`: of `settings.metric.<name>`; `unit`: of `ui.text.value` ("s", "%", "" or what to put behind the number);
+    `name`: a field of Summary; `unit`: of `ui.text.value` ("s", "%", "" or what to put behind the number);
     `sense`: +1 more is better, -1 less is better, 0 neither. A is shown where it is given and differs.
+    `error`, `why`: the share by which times may be off, stood behind each, and what it is (`narration.error`).
     """
     cells = []
     for name, b, a, unit, sense in entries:
@@ -184,10 +188,12 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]]) -> None:
             sign = "▲" if b > a else "▼"
             tip = f"A: {text.value(a, unit)}"
             delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign} {html.escape(_difference(b, a, unit))}</b>"
-        label, tip = t(f"settings.metric.{name}.label"), t(f"settings.metric.{name}.help")
+        (label, tip), off = text.figure(name), ""
+        if error and unit == "s":
+            tip, off = f"{tip}\n± {why}", f" <small>±{error * 100:.0f}%</small>"
         cells.append(
             f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}</div>"
-            f"<div class='r'><span class='v'>{html.escape(text.value(b, unit))}</span><span class='d'>{delta}</span></div></div>"
+            f"<div class='r'><span class='v'>{html.escape(text.value(b, unit))}{off}</span><span class='d'>{delta}</span></div></div>"
         )
     across = len(cells) if len(cells) < 6 else -(-len(cells) // 2)
     st.html(f"<div class='if-tiles' style='--n:{across}'>{''.join(cells)}</div>")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
+from sim import catalog
 from sim.results import Summary
 from sim.scenario import SETTINGS, Scenario
+from ui import text
 from ui.controls import option
-from ui.text import has, language, t, value
+from ui.text import has, language, percent, t, value
 
 FIGURES = (
     ("qps", "", 0.02), ("gpu_compute", "%", 0.03), ("waiting_mean", "", 0.1), ("ttft_p99", "s", 0.05),
@@ -78,6 +81,14 @@ def facts(summary: Summary) -> str:
     return line + (t("narration.facts_refused", n=value(summary.refused)) if summary.refused else "")
 
 
+def error(gpu: str) -> tuple[float, str]:
+    """How far times may be off on a GPU: a share (P90 of step times against silicon; 0: not known) and words for it."""
+    median, p90 = catalog.step_time_error(gpu)
+    if not isfinite(p90):
+        return 0.0, t("narration.error_unknown", gpu=gpu)
+    return p90, t("narration.error", gpu=gpu, median=percent(median), p90=percent(p90))
+
+
 def figure(name: str) -> str:
     """How a sentence calls a figure; its label where it has no name of its own."""
-    return t(f"narration.figure.{name}") if has(f"narration.figure.{name}") else t(f"settings.metric.{name}.label")
+    return t(f"narration.figure.{name}") if has(f"narration.figure.{name}") else text.figure(name)[0]

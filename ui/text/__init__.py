@@ -2,7 +2,7 @@
 
 `t("budgets.question", wait=3.2)` is the text `question` of budgets.toml in the visitor's language, with `{wait:.1f}`
 filled in. Tables nest: `[max_num_seqs]` / `label = ...` in settings.toml is `settings.max_num_seqs.label`.
-Numbers are put into words by `seconds`, `percent`, `count`, `value`: ms below 1 s, s above.
+The fields of a Summary are named by `figure`. Numbers are put into words by `seconds`, `percent`, `count`, `value`: ms below 1 s, s above.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ def t(key: str, /, **numbers: Any) -> str:
 def has(key: str) -> bool:
     """Whether there is such a text."""
     return key in texts("en")
+
+
+def figure(name: str) -> tuple[str, str]:
+    """A field of a Summary: its name and what it is. A latency's share stands behind its name: "TTFT P99"."""
+    if has(f"settings.metric.{name}.label"):
+        return t(f"settings.metric.{name}.label"), t(f"settings.metric.{name}.help")
+    base, _, share = name.rpartition("_")
+    behind = f"settings.metric.share.{share}"
+    label = f"{t(f'settings.metric.{base}.label')} {t(behind) if has(behind) else share.upper()}"
+    return label, t(f"settings.metric.{base}.help")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Experts: a skewed router, whole experts on ranks, weights shared by a batch [lesson 2.3.5]."""
+"""Experts: a skewed router, whole experts on cards, weights shared by a batch [lesson 2.3.5]."""
 
 from __future__ import annotations
 
@@ -12,97 +12,105 @@ from sim import catalog, experts, memory
 from sim.results import Ticks
 from sim.scenario import Scenario, SimError
 from sim.step_time import StepTime
-from ui import charts, controls, frame, lesson, state
+from ui import charts, controls, frame, lesson, series, state
 from ui.text import count, percent, seconds, t
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 SKEWS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.6)
 REDUNDANT = 32
 PLACES = {"tp": (False, 0), "ep": (True, 0), "eplb": (True, REDUNDANT)}  # enable_expert_parallel, num_redundant_experts
-PARTS = {  # what a bar is made of: terms of the step time, colour
-    "experts": (("experts",), "#9A76C4"),
-    "linear": (("linear", "head"), "#5E83C2"),
-    "attention": (("attention_prefill", "attention_decode"), "kv"),
-    "all_reduce": (("all_reduce",), "#D27B2C"),
-    "fixed": (("fixed", "host"), "idle"),
-}
+HOTTEST, BRICKS = "#C2410C", ("#9A76C4", "#B79CD6")
+MOST_BRICKS = 24  # experts of a card drawn one by one; what lies above is one brick
 
 BASE = Scenario(
     arrival="closed", lengths="fixed", prompt_tokens=768, output_tokens=512, duration_s=600.0, model="Qwen3-235B-A22B",
     gpu="H100-SXM", weights="fp8", tensor_parallel_size=8, enable_expert_parallel=True, max_model_len=4096,
     max_num_seqs=32, num_clients=32, expert_skew=0.8,
 )
-BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
+ONE_CARD = {"model": "Qwen3-30B-A3B", "weights": "bf16", "tensor_parallel_size": 1, "enable_expert_parallel": False}
 SCENES = (
     lesson.Scene("skew", BASE, BASE.but(expert_skew=0.4), ("double", "longer", "same", "shorter")),
     lesson.Scene("batch", BASE.but(max_num_seqs=256), BASE, guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
-    lesson.Scene("place", BASE, BASE.but(enable_expert_parallel=False),
-                 ("quicker", "same", "slower")),
+    lesson.Scene("place", BASE, BASE.but(enable_expert_parallel=False), ("quicker", "same", "slower")),
 )
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a scenario, full to the brim: seconds by part, and what its experts do."""
+    """Steps of a scenario: the one that it is about, and decode steps of every size in BATCHES.
+
+    Decoding sequences are half-way through their answers; a prefill step reads whole prompts.
+    """
 
     scenario: Scenario
-    parts: dict[str, float]
-    hot: float  # load of the hottest expert / mean
-    ranks: Any  # load of each rank / mean
-    touched: float  # experts of a layer that the batch touches
-    per_token: Any  # s per token at each of BATCHES (nan past the pool)
-    room: int  # sequences of this context that the pool holds
-    context: int
+    parts: dict[str, float]  # s of series.STEP_PARTS
+    by_batch: dict[str, Any]  # the same for each of BATCHES
+    touched: float  # experts of a layer that the step reads
+    room: int  # sequences that the pool holds
+    context: int  # tokens of each
 
     @property
     def seconds(self) -> float:
         return sum(self.parts.values())
 
+    def decode_s(self) -> Any:
+        """s of the decode step of each of BATCHES."""
+        return sum(self.by_batch.values())
+
+    def speed(self) -> Any:
+        """Tokens per s with each of BATCHES allowed: what the pool does not hold only waits."""
+        in_pool = np.interp(self.room, BATCHES, self.decode_s())
+        return np.where(np.array(BATCHES) <= self.room, BATCHES / self.decode_s(), self.room / in_pool)
+
+    def cards(self) -> list[Any]:
+        """For each card the loads of its experts (mean of the cards' sums: 1): the hottest one's (0: not here), the others'."""
+        s, shape = self.scenario, catalog.model(self.scenario.model)
+        ranks = s.tensor_parallel_size * s.data_parallel_size
+        if s.enable_expert_parallel:
+            held = zip(
+                experts.holders(shape, s.expert_skew, ranks, s.num_redundant_experts),
+                experts.placed(shape, s.expert_skew, ranks, s.num_redundant_experts), strict=True,
+            )
+        else:  # every card holds a slice of each expert
+            held = zip([np.arange(shape.experts)] * ranks, [experts.expert_load(shape, s.expert_skew) / ranks] * ranks, strict=True)
+        unit = shape.experts_per_token / ranks
+        return [np.append(load[who == 0].sum(), np.sort(load[who > 0])[::-1]) / unit for who, load in held]
+
+    def fullest(self) -> float:
+        """Load of the fullest card over the mean."""
+        return max(float(card.sum()) for card in self.cards())
+
 
 def measure(s: Scenario, prefill: bool) -> Step:
-    """The step of max_num_seqs sequences half-way through their answers, or of max_num_batched_tokens tokens of prompts.
-
-    Raises SimError.
-    """
+    """The step of max_num_seqs sequences, or of max_num_batched_tokens tokens of prompts. Raises SimError."""
     shape, clock = catalog.model(s.model), StepTime(s)
     context = s.prompt_tokens + s.output_tokens // 2
-    ranks = s.tensor_parallel_size * s.data_parallel_size
-    if s.enable_expert_parallel:
-        load = experts.rank_load(shape, s.expert_skew, ranks, s.num_redundant_experts)
-    else:
-        load = np.ones(ranks)  # each rank holds a slice of every expert
-    room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // context)
     tokens = s.max_num_batched_tokens if prefill else s.max_num_seqs
-    terms = clock.terms(prefill_tick(clock, tokens, s.prompt_tokens) if prefill else decode_tick(clock, tokens, context))
-    per_token = []
-    for n in BATCHES:
-        fixed, slope, _ = clock.decode(n, n * context)
-        per_token.append((fixed + slope * n * context) / n if n <= room else float("nan"))
+    one = prefill_ticks(tokens, s.prompt_tokens) if prefill else decode_ticks([tokens], context)
     return Step(
-        s, {p: sum(float(np.sum(terms[n])) for n in names if n in terms) for p, (names, _) in PARTS.items()},
-        experts.hot_expert_ratio(shape, s.expert_skew), load / load.mean(),
-        experts.distinct_experts(shape, s.expert_skew, tokens), np.array(per_token), room, context,
+        s, {part: float(values[0]) for part, values in series.step_parts(clock, one).items()},
+        series.step_parts(clock, decode_ticks(BATCHES, context)), experts.distinct_experts(shape, s.expert_skew, tokens),
+        int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // context), context,
     )
 
 
-def decode_tick(clock: StepTime, num_seqs: int, context: int) -> Ticks:
-    """One tick in which so many sequences of that context decode and nothing else happens."""
-    fixed, slope, _ = clock.decode(num_seqs, num_seqs * context)
-    known = {"duration": fixed + slope * num_seqs * context, "running": num_seqs, "decode_seqs": num_seqs,
-             "decode_context": num_seqs * context, "sampled": num_seqs}
-    return one_tick(known)
+def decode_ticks(sizes: Any, context: int) -> Ticks:
+    """Ticks in which so many sequences of that context decode and nothing else happens."""
+    n = np.asarray(sizes)
+    return ticks(decode_seqs=n, decode_context=n * context, sampled=n)
 
 
-def prefill_tick(clock: StepTime, tokens: int, prompt: int) -> Ticks:
-    """One tick that reads so many tokens of prompts of that length, whole prompts each."""
+def prefill_ticks(tokens: int, prompt: int) -> Ticks:
+    """One tick that reads so many tokens of prompts of that length."""
     seqs, pairs = max(tokens // prompt, 1), tokens * (min(prompt, tokens) + 1) // 2
-    known = {"duration": clock.seconds(0, 0, seqs, tokens, pairs, tokens, seqs), "running": seqs, "prefill_seqs": seqs,
-             "prefill_tokens": tokens, "prefill_pairs": pairs, "prefill_context": tokens, "sampled": seqs}
-    return one_tick(known)
+    known = {"prefill_seqs": seqs, "prefill_tokens": tokens, "prefill_pairs": pairs, "prefill_context": tokens, "sampled": seqs}
+    return ticks(**{name: np.array([value]) for name, value in known.items()})
 
 
-def one_tick(known: dict[str, float]) -> Ticks:
-    return Ticks(**{f.name: np.array([known.get(f.name, 0)]) for f in fields(Ticks)})
+def ticks(**known: Any) -> Ticks:
+    nothing = np.zeros_like(known["sampled"])
+    return Ticks(**{f.name: known.get(f.name, nothing) for f in fields(Ticks)})
 
 
 def place_of(s: Scenario) -> str:
@@ -155,119 +163,156 @@ except SimError as error:
     state.publish()
     st.stop()
 shape = catalog.model(b.model)
-names = ["A", "B"] if flow.s.compared else ["B"]
-steps = [before, now] if flow.s.compared else [now]
+tall = 178 if frame.projector() else 230  # px before the projector's enlargement
+names, shown = (["A", "B"], [before, now]) if flow.s.compared else (["B"], [now])
 
 
 def draw_load() -> None:
     order = np.arange(1, shape.experts + 1)
     lines = []
-    for step, word in zip(steps, names, strict=True):
+    for step, word in zip(shown, names, strict=True):
         load = experts.expert_load(shape, step.scenario.expert_skew)
-        colour = "idle" if word == "A" and len(steps) > 1 else "decode"
-        lines.append(charts.Line(order, load / load.mean(), colour, word, dotted=colour == "idle", fill=colour != "idle", steps=True))
+        mine = word == "B"
+        lines.append(charts.Line(order, load / load.mean(), BRICKS[0] if mine else "idle", word, dotted=not mine, fill=mine, steps=True))
+    hot = experts.hot_expert_ratio(shape, b.expert_skew)
     charts.curve(
-        t("experts.chart_load"), lines, x_title=t("experts.axis_expert"), x_start=1, x_end=shape.experts,
-        limits=[(t("experts.mean"), 1.0)], marks=[(3, now.hot, t("experts.hot", hot=now.hot))] if now.hot > 1.01 else [],
-        alt=t("experts.alt_load", experts=shape.experts, hot=now.hot), key="load",
+        t("experts.chart_load"), lines, x_title=t("experts.axis_expert"), x_start=1, x_end=shape.experts, log_x=True,
+        limits=[(t("experts.mean"), 1.0)], height=tall,
+        alt=t("experts.alt_load", experts=shape.experts, hot=hot), key="load",
     )
 
 
-def draw_ranks() -> None:
+def draw_cards(step: Step) -> None:
+    cards = [np.append(c[:MOST_BRICKS], c[MOST_BRICKS:].sum()) for c in step.cards()]
+    stack = np.zeros((len(cards), max(map(len, cards))))
+    for row, card in zip(stack, cards, strict=True):
+        row[: len(card)] = card
+    parts = [charts.Part("", HOTTEST if k == 0 else BRICKS[k % 2], stack[:, k]) for k in range(stack.shape[1])]
+    full = step.fullest()
+    limits = [(t("experts.mean"), 1.0), *([(t("experts.fullest"), full)] if full > 1.15 else [])]
     charts.bars(
-        t("experts.chart_rank"), [str(i) for i in range(len(now.ranks))],
-        [charts.Part("", "decode", list(now.ranks))], limits=[(t("experts.mean"), 1.0)], words=lambda v: f"{v:.2f}",
-        alt=t("experts.alt_rank", ranks=len(now.ranks), rank=float(now.ranks.max())), key="ranks",
+        t("experts.chart_cards"), [str(n) for n in range(len(cards))], parts, limits=limits, height=tall,
+        alt=t("experts.alt_cards", ranks=len(cards), rank=full, holders=int((stack[:, 0] > 0).sum())), key="cards",
     )
 
 
 def draw_step() -> None:
-    parts = [charts.Part(t(f"experts.part_{p}"), colour, [s.parts[p] * 1e3 for s in steps]) for p, (_, colour) in PARTS.items()]
-    guess = flow.guess_line() if flow.name == "batch" else None
+    alone = not flow.revealed
+    bars_of = [before] if alone else shown
+    slowest = max(step.seconds for step in bars_of)
     charts.bars(
-        t("experts.chart_prefill" if prefill else "experts.chart_step"), names, parts, words=lambda v: f"{v:.1f}" if v > 120 * max(s.seconds for s in steps) else "",
+        t("experts.chart_prefill" if prefill else "experts.chart_step"), ["A"] if alone else names,
+        [charts.Part(t(f"settings.term.{p}"), colour, [step.parts[p] * 1e3 for step in bars_of]) for p, (_, colour) in series.STEP_PARTS.items()],
+        words=lambda v: f"{v:.1f}" if v > 170 * slowest else "", height=tall, key="step",
+        alt=t("experts.alt_step", before=seconds(before.seconds), after=seconds(bars_of[-1].seconds)),
+    )
+
+
+def draw_by_batch() -> None:
+    guess = flow.guess_line()
+    sizes = BATCHES[: BATCHES.index(512) + 1]
+    charts.stacked(
+        t("experts.chart_batch"),
+        [charts.Line(sizes, now.by_batch[p][: len(sizes)] * 1e3, colour, t(f"settings.term.{p}"))
+         for p, (_, colour) in series.STEP_PARTS.items()],
+        x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=sizes[-1], height=tall,
+        marks=[(step.scenario.max_num_seqs, step.seconds * 1e3, word) for step, word in zip(shown, names, strict=True)
+               if step.scenario.max_num_seqs <= sizes[-1]],
         limits=[(guess[1], guess[0] * before.seconds * 1e3)] if guess else [],
-        alt=t("experts.alt_step", before=seconds(before.seconds), after=seconds(now.seconds)), key="step",
+        alt=t("experts.alt_batch", one=seconds(now.decode_s()[0]), many=seconds(now.decode_s()[len(sizes) - 1]), n=sizes[-1]),
+        key="by_batch",
     )
 
 
-def draw_amortised() -> None:
-    lines = [charts.Line(BATCHES, step.per_token * 1e3, "idle" if word == "A" and len(steps) > 1 else "#9A76C4", word,
-                         dotted=word == "A" and len(steps) > 1) for step, word in zip(steps, names, strict=True)]
-    last = int(np.flatnonzero(np.isfinite(now.per_token))[-1])
-    marks = [] if prefill else [(b.max_num_seqs, now.seconds / b.max_num_seqs * 1e3, "B")]
-    if now.room <= BATCHES[-1]:  # marked where the line ends
-        marks.append((BATCHES[last], now.per_token[last] * 1e3, t("experts.pool_full", n=count(now.room))))
+def draw_speed() -> None:
+    lines = [charts.Line(BATCHES, step.speed(), "idle" if word == "A" else "decode", word, dotted=word == "A")
+             for step, word in zip(shown, names, strict=True)]
+    marks = [(step.scenario.max_num_seqs, float(np.interp(step.scenario.max_num_seqs, BATCHES, step.speed())), word)
+             for step, word in zip(shown, names, strict=True)]
+    full = [(t("experts.pool_full", n=count(now.room)), float(now.speed()[-1]))] if now.room <= BATCHES[-1] else []
     charts.curve(
-        t("experts.chart_amortised"), lines, x_title=t("experts.axis_batch"), log_x=True, log_y=True, x_start=1,
-        x_end=BATCHES[-1], marks=marks,
-        alt=t("experts.alt_amortised", one=seconds(now.per_token[0]), many=seconds(float(np.nanmin(now.per_token))), n=BATCHES[int(np.nanargmin(now.per_token))]),
-        key="amortised",
+        t("experts.chart_speed"), lines, x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=BATCHES[-1], height=tall,
+        marks=[] if prefill else marks, limits=full,
+        alt=t("experts.alt_speed", one=count(now.speed()[0]), many=count(now.speed()[-1]), room=now.room), key="speed",
     )
 
 
-top, bottom = frame.columns(2), frame.columns(2)
-with top[0]:
-    draw_load()
-with top[1]:
-    draw_step() if flow.revealed else lesson.covered(210)
-if flow.revealed:
-    with bottom[0]:
-        draw_ranks()
-    with bottom[1]:
-        draw_amortised()
+def ask() -> None:
+    """The picture before the answer: how things stand."""
+    with top[0]:
+        draw_step() if flow.name == "batch" else draw_load()
+    with top[1]:
+        lesson.covered(230) if flow.name == "batch" else draw_cards(before if prefill else now)
 
-explain = []
-if flow.revealed:
-    ratio = now.seconds / before.seconds
-    change = signed(ratio)
-    verdict = "longer" if ratio > 1.03 else "shorter" if ratio < 0.97 else "same"
-    told = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=change, rank=float(now.ranks.max()),
-                rank_before=float(before.ranks.max()), hot=now.hot, touched_before=before.touched, touched_after=now.touched,
-                experts=shape.experts)
+
+def tell() -> None:
+    """This run in words: against A, then what the scene is about."""
+    told = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=signed(now.seconds / before.seconds),
+                rank=now.fullest(), rank_before=before.fullest(), hot=experts.hot_expert_ratio(shape, b.expert_skew),
+                touched_before=before.touched, touched_after=now.touched, experts=shape.experts)
     if flow.name == "batch":
-        frame.note(t(
-            "experts.batch_reveal", n_before=a.max_num_seqs, n_after=b.max_num_seqs, tokens=b.max_num_seqs / a.max_num_seqs, ratio=ratio,
-            token_before=seconds(before.seconds / a.max_num_seqs), token_after=seconds(now.seconds / b.max_num_seqs), **told,
-        ))
+        n, m = a.max_num_seqs, b.max_num_seqs
+        frame.note(t("experts.batch_reveal", n_before=n, n_after=m, tokens=m / n, ratio=now.seconds / before.seconds,
+                     token_before=seconds(before.seconds / n), token_after=seconds(now.seconds / m), **told))
     elif flow.name == "place":
         frame.note(t("experts.place_reveal", a=place_word(place_of(a)), b=place_word(place_of(b)), **told))
     else:
+        verdict = "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
         frame.note(t(f"experts.reveal_{verdict}", low=a.expert_skew, high=b.expert_skew, **told))
-    changes = {p: now.parts[p] - before.parts[p] for p in PARTS}
+
+
+def explain() -> str:
+    changes = {p: now.parts[p] - before.parts[p] for p in now.parts}
     most = max(changes, key=lambda p: abs(changes[p]))
-    explain.append(t(
-        "experts.changed_against", change=change, part=t(f"experts.part_{most}"), before=seconds(before.parts[most]),
-        after=seconds(now.parts[most]), share=percent(now.parts["experts"] / now.seconds),
-    ))
+    said = [t("experts.changed_against", change=signed(now.seconds / before.seconds), part=t(f"settings.term.{most}"),
+              before=seconds(before.parts[most]), after=seconds(now.parts[most]), share=percent(now.parts["experts"] / now.seconds))]
     if flow.name == "skew":
-        explain.append(t("experts.two_forces"))
-    if flow.name == "batch":
-        gain = [k for k in range(1, len(BATCHES)) if now.per_token[k] > 0.9 * now.per_token[k - 1]]
-        if gain:
-            explain.append(t("experts.flat", n=BATCHES[gain[0] - 1]))
-        explain.append(t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room))
-        explain.append(t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=b.max_num_seqs,
-                         share=now.parts["fixed"] / now.seconds))
-    if flow.name == "place":
+        said.append(t("experts.two_forces"))
+    elif flow.name == "batch":
+        alone = now.by_batch["fixed"][0]
+        said += [
+            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room,
+              full=count(now.speed()[-1]), now=count(float(np.interp(b.max_num_seqs, BATCHES, now.speed())))),
+            t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=b.max_num_seqs, share=percent(now.parts["fixed"] / now.seconds),
+              alone=percent(alone / now.decode_s()[0])),
+        ]
+    else:
         ranks = b.tensor_parallel_size * b.data_parallel_size
-        explain.append(f"{t('experts.lesson_says')} " + t(
+        said.append(t("experts.lesson_says") + " " + t(
             "experts.lesson_but", n=REDUNDANT, ep=experts.rank_imbalance(shape, b.expert_skew, ranks),
             eplb=experts.rank_imbalance(shape, b.expert_skew, ranks, REDUNDANT),
         ))
-    explain.append(frame.badge("today") + " " + t("experts.ep_today"))
+    return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
 
 
 def more() -> None:
-    lesson.presets([
-        *([] if prefill else [(t("experts.try_small_batch"), {"max_num_seqs": 8}), (t("experts.try_big_batch"), {"max_num_seqs": 512})]),
-        (t("experts.try_skew"), {"expert_skew": 1.6}),
-        (t("experts.try_ep"), {"enable_expert_parallel": True, "num_redundant_experts": 0}),
-        (t("experts.try_eplb"), {"enable_expert_parallel": True, "num_redundant_experts": REDUNDANT}),
-    ], key="experts")
+    """The section's claims, one click each."""
+    small, big = (t("experts.try_small_batch"), {"max_num_seqs": 8}), (t("experts.try_big_batch"), {"max_num_seqs": 1024})
+    whole = (t("experts.try_ep"), {"enable_expert_parallel": True, "num_redundant_experts": 0})
+    copies = (t("experts.try_eplb"), {"enable_expert_parallel": True, "num_redundant_experts": REDUNDANT})
+    lesson.presets({
+        "skew": [(t("experts.try_skew"), {"expert_skew": 1.6}), big, copies],
+        "batch": [small, big, (t("experts.try_sync"), {"async_scheduling": False}), (t("experts.try_one_card"), ONE_CARD)],
+        "place": [(t("experts.try_even"), {"expert_skew": 0.0}), (t("experts.try_skew"), {"expert_skew": 1.6}), whole, copies],
+    }[flow.name], key="experts")
 
 
-lesson.end(flow, explain="\n\n".join(explain))
+top = frame.columns(2)
+if not flow.revealed:
+    ask()
+else:
+    with top[0]:
+        draw_by_batch() if flow.name == "batch" else draw_step()
+    with top[1]:
+        draw_speed() if flow.name == "batch" else draw_cards(now)
+    tell()
+lesson.end(flow, explain=explain() if flow.revealed else "")
 if flow.step == "next":
     more()
+if flow.revealed:
+    bottom = frame.columns(2)
+    with bottom[0]:
+        draw_load()
+    with bottom[1]:
+        draw_cards(now) if flow.name == "batch" else draw_speed()
 state.publish()

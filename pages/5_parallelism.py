@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,22 +11,21 @@ import streamlit as st
 
 from sim import catalog, link
 from sim.engine import simulate
+from sim.memory import plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, state
+from ui import charts, controls, frame, lesson, series, state
 from ui.text import count, percent, seconds, t
 
-GPUS = 8
+GPUS, GIB = 8, 2**30
 LAYOUTS = (1, 2, 4, 8)  # tensor_parallel_size; the cards that are left make copies
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-MODELS = (("Llama-3.1-8B", "H100-SXM"), ("Qwen3-32B", "H100-SXM"), ("Llama-3.1-70B", "H200"), ("DeepSeek-V4-Flash", "H200"))
-PARTS = {  # what a bar is made of: terms of the step time, colour
-    "linear": (("linear", "head"), "#5E83C2"),
-    "experts": (("experts",), "#9A76C4"),
-    "attention": (("attention_prefill", "attention_decode"), "kv"),
-    "all_reduce": (("all_reduce",), "#D27B2C"),
-    "fixed": (("fixed", "host"), "idle"),
-}
+TOLD = (1, 8, 64, 256)  # users whose TPOT is written out
+MODELS = (
+    ("Llama-3.1-8B", "H100-SXM"), ("Qwen3-32B", "H100-SXM"), ("Qwen3-30B-A3B", "H100-SXM"), ("Llama-3.1-70B", "H200"),
+    ("DeepSeek-V4-Flash", "H200"),
+)
+MEMORY = {"weights": "#5E83C2", "rest": "idle", "kv": "kv"}  # what fills a card, and its colour
 LINES = {1: "#6E9B3C", 2: "#5E83C2", 4: "#D27B2C", 8: "kv"}
 
 BASE = Scenario(
@@ -36,24 +36,31 @@ BASE = Scenario(
 ONE = BASE.but(tensor_parallel_size=8, data_parallel_size=1)
 SCENES = (
     lesson.Scene("layout", BASE, ONE, ("8x1", "4x2", "2x4", "1x8")),
-    lesson.Scene("alone", ONE.but(num_clients=1, num_requests=4), BASE.but(num_clients=1, num_requests=4),
-                 guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
-    lesson.Scene("kv", ONE, BASE.but(tensor_parallel_size=1, data_parallel_size=8), ("same", "eight", "more")),
+    lesson.Scene("alone", ONE.but(num_clients=1, num_requests=4),
+                 BASE.but(tensor_parallel_size=1, data_parallel_size=8, num_clients=1, num_requests=4), guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
+    lesson.Scene("kv", ONE.but(model="Qwen3-32B"), BASE.but(model="Qwen3-32B", tensor_parallel_size=1, data_parallel_size=8),
+                 ("same", "eight", "more")),
 )
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One layout under one load: the run's summary, its mean step by part (s), its pool (tokens)."""
+    """One layout under one load: the run's summary, its mean step by part (s), the memory of a card (bytes), its pools."""
 
     scenario: Scenario
     summary: Summary
     parts: dict[str, float]
+    memory: dict[str, float]
     engine_tokens: int
 
     @property
     def all_tokens(self) -> int:
         return self.engine_tokens * self.scenario.data_parallel_size
+
+    @property
+    def card_tokens(self) -> float:
+        """A card's share of its engine's pool."""
+        return self.engine_tokens / self.scenario.tensor_parallel_size
 
     @property
     def step(self) -> float:
@@ -72,25 +79,20 @@ def laid_out(scenario: Scenario, tp: int, users: int) -> Scenario:
 
 
 @st.cache_resource(max_entries=400, show_spinner=False)
-def measure(key: str, _scenario: Scenario) -> Figures | str:
+def measure(key: str, _scenario: Scenario) -> Figures | SimError:
     """The figures of a run; where it cannot start, why not. `key` says all of the scenario."""
     try:
-        run = simulate(_scenario)
+        run, card = simulate(_scenario), plan(_scenario)
     except SimError as error:
-        return state.message(error)
-    terms = run.step_time.terms(run.ticks)
-    steps = max(len(run.ticks), 1)
-    parts = {p: sum(float(np.sum(terms[n])) for n in names if n in terms) / steps for p, (names, _) in PARTS.items()}
-    return Figures(_scenario, run.summary(), parts, (run.num_gpu_blocks - 1) * _scenario.block_size)
+        return error
+    parts = {p: float(np.mean(values)) for p, values in series.step_parts(run.step_time, run.ticks).items()}
+    memory = {"weights": card.weights, "rest": card.activation + card.graphs + card.other, "kv": card.kv}
+    return Figures(_scenario, run.summary(), parts, memory, (run.num_gpu_blocks - 1) * _scenario.block_size)
 
 
-def look(scenario: Scenario, tp: int, users: int) -> Figures | str:
+def look(scenario: Scenario, tp: int, users: int) -> Figures | SimError:
     one = laid_out(scenario, tp, users)
-    return measure("&".join(link.encode(one).values()) + frame_language(), one)
-
-
-def frame_language() -> str:
-    return state.language()  # a refusal is cached in the visitor's words
+    return measure("&".join(link.encode(one).values()), one)
 
 
 def name(tp: int) -> str:
@@ -131,9 +133,10 @@ def pick_model() -> None:
 frame.page("parallel")
 flow = lesson.begin("parallelism", SCENES)
 b, a = flow.s.b, flow.s.a
-shape = catalog.model(b.model)
+shape, users = catalog.model(b.model), b.num_clients
+tall = 178 if frame.projector() else 230  # px before the projector's enlargement
 
-left, middle, right = st.columns([5, 3, 4], gap="medium")
+left, middle, right = st.columns([4, 3, 5], gap="medium")
 with left:
     controls.knob("num_clients", list(USERS), label=t("parallelism.knob_users"))
 with middle:
@@ -141,146 +144,189 @@ with middle:
 with right:
     pick_model()
 
-users = b.num_clients
 seen = {tp: look(b, tp, users) for tp in LAYOUTS}
-fit = {tp: f for tp, f in seen.items() if not isinstance(f, str)}
+fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
 for tp, why in seen.items():
-    if isinstance(why, str):
-        st.caption(t("parallelism.refused", layout=name(tp), reason=why))
+    if isinstance(why, SimError):
+        st.caption(t("parallelism.refused", layout=name(tp), reason=state.message(why)))
 if not fit:
     state.publish()
     st.stop()
 
 names = [name(tp) for tp in fit]
-best = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
-worst = min(fit, key=lambda tp: fit[tp].summary.output_tok_s)
-fast = min(fit, key=lambda tp: fit[tp].summary.tpot_mean)
-slow = max(fit, key=lambda tp: fit[tp].summary.tpot_mean)
-roomy = max(fit, key=lambda tp: fit[tp].all_tokens)
-widest = fit[max(fit)]
+first, last = min(fit), max(fit)  # the smallest and the largest TP that starts
 
 
 def draw_rate() -> None:
+    best = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
     charts.bars(
-        t("parallelism.chart_cost"), names,
-        [charts.Part("", "decode", [f.summary.output_tok_s for f in fit.values()])], words=lambda v: f"{v:,.0f}",
-        alt=t("parallelism.alt_cost", users=users, best=name(best)), key="rate",
+        t("parallelism.chart_rate"), names, [charts.Part("", "decode", [f.summary.output_tok_s for f in fit.values()])],
+        words=lambda v: f"{v:,.0f}", height=tall, alt=t("parallelism.alt_rate", users=users, best=name(best)), key="rate",
     )
 
 
 def draw_steps() -> None:
     parts = [
-        charts.Part(t(f"parallelism.part_{p}"), colour, [f.parts[p] * 1e3 for f in fit.values()])
-        for p, (_, colour) in PARTS.items() if any(f.parts[p] > 0 for f in fit.values())
+        charts.Part(t(f"settings.term.{p}"), colour, [f.parts[p] * 1e3 for f in fit.values()])
+        for p, (_, colour) in series.STEP_PARTS.items() if any(f.parts[p] > 0 for f in fit.values())
     ]
+    highest = max(f.step for f in fit.values()) * 1e3
     charts.bars(
-        t("parallelism.chart_step"), names, parts, key="steps",
-        alt=t("parallelism.alt_step", slow_layout=name(min(fit)), slow=seconds(fit[min(fit)].step),
-              fast_layout=name(max(fit)), fast=seconds(widest.step), comm=percent(widest.parts["all_reduce"] / widest.step)),
+        t("parallelism.chart_step"), names, parts, height=tall, key="steps", words=lambda v: f"{v:.1f}" if v > 0.17 * highest else "",
+        alt=t("parallelism.alt_step", slow_layout=name(first), slow=seconds(fit[first].step), fast_layout=name(last),
+              fast=seconds(fit[last].step), comm=percent(fit[last].parts["all_reduce"] / fit[last].step)),
     )
 
 
-def draw_kv() -> None:
+def draw_pools() -> None:
     one = [f.engine_tokens / 1e3 for f in fit.values()]
     rest = [(f.all_tokens - f.engine_tokens) / 1e3 for f in fit.values()]
+    largest = max(f.all_tokens for f in fit.values()) / 1e3
     charts.bars(
-        t("parallelism.chart_kv"), names,
+        t("parallelism.chart_pools"), names,
         [charts.Part(t("parallelism.kv_engine"), "kv", one), charts.Part(t("parallelism.kv_others"), "idle", rest)],
-        words=lambda v: f"{v:,.0f}", alt=t("parallelism.alt_kv", best=name(roomy)), key="kv",
+        words=lambda v: f"{v:,.0f}" if v > 0.09 * largest else "", height=tall,
+        alt=t("parallelism.alt_pools", best=name(max(fit, key=lambda tp: fit[tp].all_tokens))), key="pools",
     )
 
 
-def draw_tpot() -> list[tuple[int, int, float]]:
-    lines = {}
-    for tp in fit:
-        row = [look(b, tp, n) for n in USERS]
-        if not any(isinstance(f, str) for f in row):
-            lines[tp] = [f.summary.tpot_mean * 1e3 for f in row]  # type: ignore[union-attr]
-    cross = crossings(USERS, lines)
+def draw_memory() -> None:
+    parts = [charts.Part(t(f"parallelism.memory_{p}"), colour, [f.memory[p] / GIB for f in fit.values()]) for p, colour in MEMORY.items()]
+    charts.bars(
+        t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 4 else "", height=tall, key="memory",
+        alt=t("parallelism.alt_memory", first=name(first), kv_first=fit[first].memory["kv"] / GIB, last=name(last),
+              kv_last=fit[last].memory["kv"] / GIB),
+    )
+
+
+def draw_card_tokens() -> None:
+    values = [f.card_tokens / 1e3 for f in fit.values()]
+    charts.bars(
+        t("parallelism.chart_card"), names, [charts.Part("", "kv", values)], words=lambda v: f"{v:,.0f}", height=tall, key="card",
+        limits=[(t("parallelism.unchanged"), values[0])],
+        alt=t("parallelism.alt_card", first=name(first), few=values[0], last=name(last), many=values[-1]),
+    )
+
+
+def all_users() -> dict[int, list[float]]:
+    """Mean TPOT in ms of each layout at each of USERS."""
+    rows = {tp: [look(b, tp, n) for n in USERS] for tp in fit}
+    return {tp: [f.summary.tpot_mean * 1e3 for f in row if not isinstance(f, SimError)] for tp, row in rows.items()}
+
+
+def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> None:
     words = "; ".join(t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross)
     drawn = [charts.Line(USERS, y, LINES[tp], name(tp)) for tp, y in lines.items()]
-    guess = flow.guess_line() if flow.name == "alone" else None
-    limits = [(guess[1], lines[min(lines)][0] / guess[0])] if guess and lines else []
+    guess = flow.guess_line()
     charts.curve(
-        t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=256,
-        marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == max(fit)],
-        limits=limits,
+        t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=tall,
+        marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == last],
+        limits=[(guess[1], lines[first][0] / guess[0])] if guess else [],
         alt=t("parallelism.alt_tpot", crossings=words or t("parallelism.no_crossing")), key="tpot",
     )
-    return cross
 
 
-top, bottom = frame.columns(2), frame.columns(2)
-cross: list[tuple[int, int, float]] = []
-hidden = not flow.revealed
-with top[0]:
-    draw_kv() if flow.name == "layout" or not hidden else draw_steps() if flow.name == "kv" else lesson.covered(210)
-with top[1]:
-    draw_rate() if not hidden else lesson.covered(210)
-if not hidden:
-    with bottom[0]:
-        draw_steps()
-    with bottom[1]:
-        cross = draw_tpot()
+def table(lines: dict[int, list[float]]) -> str:
+    """TPOT at a few numbers of users, the quickest of each in bold: Markdown."""
+    rows = [[t("parallelism.table_tpot"), *map(str, TOLD)], ["-"] * (1 + len(TOLD))]
+    quickest = {n: min(y[USERS.index(n)] for y in lines.values()) for n in TOLD}
+    for tp, y in lines.items():
+        cells = {n: y[USERS.index(n)] for n in TOLD}
+        rows.append([name(tp), *(f"**{v:.1f}**" if v == quickest[n] else f"{v:.1f}" for n, v in cells.items())])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
-explain = []
-if not hidden:
+
+def tell() -> None:
+    """The scene's answer from these runs."""
     if flow.name == "layout":
+        best, worst = (pick(fit, key=lambda tp: fit[tp].summary.output_tok_s) for pick in (max, min))
         frame.note(t(
-            "parallelism.reveal", users=users, best=name(best), best_rate=fit[best].summary.output_tok_s,
-            best_tpot=seconds(fit[best].summary.tpot_mean), best_cost=fit[best].cost, worst=name(worst),
-            worst_rate=fit[worst].summary.output_tok_s, worst_tpot=seconds(fit[worst].summary.tpot_mean), worst_cost=fit[worst].cost,
+            "parallelism.reveal", users=users, **{f"{key}{what}": value for key, tp in (("best", best), ("worst", worst)) for what, value in (
+                ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)), ("_cost", fit[tp].cost))},
         ))
-        explain.append(t("parallelism.price", price=catalog.gpu(b.gpu).price).replace("$", r"\$"))
     elif flow.name == "alone":
+        fast, slow = (pick(fit, key=lambda tp: fit[tp].summary.tpot_mean) for pick in (min, max))
         frame.note(t(
             "parallelism.fastest", users=users, fast=name(fast), fast_tpot=seconds(fit[fast].summary.tpot_mean), slow=name(slow),
-            slow_tpot=seconds(fit[slow].summary.tpot_mean), gpus=GPUS,
-            ratio=fit[slow].summary.tpot_mean / fit[fast].summary.tpot_mean,
+            slow_tpot=seconds(fit[slow].summary.tpot_mean), ratio=fit[slow].summary.tpot_mean / fit[fast].summary.tpot_mean,
+            cards=fast, over=slow,
         ))
-        crowd = {tp: look(b, tp, USERS[-1]).summary.tpot_mean for tp in (min(fit), max(fit))}
-        explain.append(t("parallelism.lesson_size", one=name(min(fit)), tp1=seconds(crowd[min(fit)]), all=name(max(fit)),
-                         tp8=seconds(crowd[max(fit)])))
-        explain.append(frame.badge("history") + " " + t("parallelism.history_host"))
     else:
-        first, last = fit[min(fit)], widest
+        one, all_ = fit[first], fit[last]
         frame.note(t(
-            "parallelism.lesson_today", first=count(first.engine_tokens), last=count(last.engine_tokens), tp_first=min(fit), tp_last=max(fit),
-            ratio=last.engine_tokens / max(first.engine_tokens, 1), cards=max(fit) // min(fit),
-            card_first=count(first.engine_tokens / min(fit)), card_last=count(last.engine_tokens / max(fit)),
+            "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
+            ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB, gib_last=all_.memory["kv"] / GIB,
+            bytes_first=shape.kv_values_per_token(first) * 2 / 1024, bytes_last=shape.kv_values_per_token(last) * 2 / 1024,
         ))
-        explain.append(f"**{t('parallelism.lesson_says')}**")
-        explain.append(
-            t("parallelism.lesson_right_mla", model=shape.name) if shape.is_mla
-            else t("parallelism.lesson_right_heads", model=shape.name, heads=shape.kv_heads)
-        )
-    explain.append(t("parallelism.comm", layout=name(max(fit)), comm=seconds(widest.parts["all_reduce"]), step=seconds(widest.step),
-                     share=widest.parts["all_reduce"] / widest.step))
-    explain += [t("parallelism.crossing_note", crossings="; ".join(
-        t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross))] if cross else []
-    changed = [measure("&".join(link.encode(s).values()) + frame_language(), s) for s in (laid_out(x, x.tensor_parallel_size, x.num_clients) for x in (a, b))]
-    if flow.s.compared and not any(isinstance(f, str) for f in changed):
-        before, after = changed
-        explain.append(t(
-            "parallelism.changed_against", a=f"{a.data_parallel_size} × TP{a.tensor_parallel_size}", users_a=a.num_clients,
-            b=f"{b.data_parallel_size} × TP{b.tensor_parallel_size}", users_b=users,
-            rate=f"{count(before.summary.output_tok_s)} → {count(after.summary.output_tok_s)}",
-            tpot=f"{seconds(before.summary.tpot_mean)} → {seconds(after.summary.tpot_mean)}",
-            kv=f"{count(before.all_tokens)} → {count(after.all_tokens)}",
-        ))
+
+
+def comparison() -> str:
+    """What B changed against A, from their own runs."""
+    before, after = (look(s, s.tensor_parallel_size, s.num_clients) for s in (a, b))
+    if not flow.s.compared or isinstance(before, SimError) or isinstance(after, SimError):
+        return ""
+    return t(
+        "parallelism.changed_against", users_a=a.num_clients, users_b=users,
+        a=name(a.tensor_parallel_size), b=name(b.tensor_parallel_size),
+        rate=f"{count(before.summary.output_tok_s)} → {count(after.summary.output_tok_s)}",
+        tpot=f"{seconds(before.summary.tpot_mean)} → {seconds(after.summary.tpot_mean)}",
+        kv=f"{count(before.all_tokens)} → {count(after.all_tokens)}",
+    )
+
+
+def communication() -> str:
+    """What all-reduce takes of the widest layout's step, on this link and on the other."""
+    there = look(b.but(link="pcie" if b.link == "nvlink" else "nvlink"), last, users)
+    words = {k: v for key, f in (("here", fit[last]), ("there", there)) if not isinstance(f, SimError) for k, v in (
+        (f"{key}_comm", seconds(f.parts["all_reduce"])), (f"{key}_step", seconds(f.step)),
+        (f"{key}_link", controls.option("link", f.scenario.link)), (f"{key}_share", percent(f.parts["all_reduce"] / f.step)))}
+    return t("parallelism.comm", layout=name(last), **words)
+
+
+def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
+    said = [comparison()]
+    if flow.name == "layout":
+        said += [communication(), t("parallelism.price", price=catalog.gpu(b.gpu).price).replace("$", r"\$")]
+    elif flow.name == "alone":
+        said += [table(lines), t("parallelism.crossing_note", crossings="; ".join(
+            t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing"))]
+        said += [t("parallelism.lesson_size", one=name(first), tp1=lines[first][-1], all=name(last), tp8=lines[last][-1]),
+                 frame.badge("history") + " " + t("parallelism.history_host")]
+    else:
+        kind = "mla" if shape.is_mla else "heads" if shape.kv_heads < last else "divides"
+        said += [lesson.says(t("parallelism.lesson_says")), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)]
+    return "\n\n".join(filter(None, said))
 
 
 def more() -> None:
-    lesson.presets([
-        (t("parallelism.try_one"), {"num_clients": 1, "num_requests": 4}),
-        (t("parallelism.try_many"), {"num_clients": 256, "num_requests": 1024}),
-        (t("parallelism.try_pcie"), {"link": "pcie"}),
-        (t("parallelism.try_nvlink"), {"link": "nvlink"}),
-        (t("parallelism.try_mla"), {"model": "DeepSeek-V4-Flash", "gpu": "H200"}),
-    ], key="parallel")
+    """The section's claims, one click each."""
+    alone, crowd = (t("parallelism.try_one"), {"num_clients": 1, "num_requests": 4}), (t("parallelism.try_many"), {"num_clients": 256, "num_requests": 1024})
+    pcie, nvlink = (t("parallelism.try_pcie"), {"link": "pcie"}), (t("parallelism.try_nvlink"), {"link": "nvlink"})
+    models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
+        ("small", MODELS[0]), ("large", MODELS[1]), ("heads", MODELS[2]), ("mla", MODELS[4]))]
+    lesson.presets(models if flow.name == "kv" else [alone, crowd, pcie, nvlink, models[-1]], key="parallel")
 
 
-lesson.end(flow, explain="\n\n".join(explain))
+top = frame.columns(2)
+if not flow.revealed:
+    with top[0]:
+        draw_memory() if flow.name == "kv" else draw_pools()
+    with top[1]:
+        lesson.covered(230)
+else:
+    lines = all_users()
+    cross = crossings(USERS, lines)
+    first_row = {"layout": (draw_rate, draw_steps), "alone": (draw_steps, partial(draw_tpot, lines, cross)), "kv": (draw_memory, draw_card_tokens)}
+    second_row = {"layout": (draw_pools, partial(draw_tpot, lines, cross)), "alone": (draw_rate, draw_pools), "kv": (draw_pools, draw_rate)}
+    for column, draw in zip(top, first_row[flow.name], strict=True):
+        with column:
+            draw()
+    tell()
+lesson.end(flow, explain=explain(lines, cross) if flow.revealed else "")
 if flow.step == "next":
     more()
+if flow.revealed:
+    for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):
+        with column:
+            draw()
 state.publish()

@@ -9,6 +9,20 @@ import numpy as np
 from sim.results import Run
 
 WINDOWS = 40
+STEP_PARTS = {
+    "linear": (("linear", "head"), "#5E83C2"),
+    "experts": (("experts",), "#9A76C4"),
+    "attention": (("attention_prefill", "attention_decode"), "kv"),
+    "all_reduce": (("all_reduce",), "#D27B2C"),
+    "fixed": (("fixed", "host"), "idle"),
+}
+"""What a step's time is made of in a picture: terms of `sim.step_time`, colour. Named `settings.term.<part>`."""
+
+
+def step_parts(step_time: Any, ticks: Any) -> dict[str, Any]:
+    """Seconds of each of STEP_PARTS per tick."""
+    terms = step_time.terms(ticks)
+    return {part: sum(terms[name] for name in names) for part, (names, _) in STEP_PARTS.items()}
 
 
 def waiting(run: Run) -> tuple[Any, Any]:

@@ -146,6 +146,24 @@ def test_every_picture_is_a_valid_figure(starved, monkeypatch: pytest.MonkeyPatc
     assert len(drawn) == 7 and all(alt for _, alt in drawn)
 
 
+def test_an_error_band_lies_around_its_line_and_leaves_gaps_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(charts, "draw", lambda figure, alt, key=None: drawn.append(figure))
+    charts.timeline("latency", [charts.Line([0, 1, 2, 3, 4], [1, 2, np.nan, 4, 4], "prefill", error=0.25)])
+    band = drawn[0]["data"][0]
+    edges = {x: sorted(band["y"][band["x"] == x].tolist()) for x in range(5)}
+    assert edges == {0: [0.75, 1.25], 1: [1.5, 2.5], 2: [], 3: [3, 5], 4: [3, 5]}
+
+
+def test_an_event_stands_at_its_place_on_a_log_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(charts, "draw", lambda figure, alt, key=None: drawn.append(figure))
+    charts.curve("rates", [charts.Line([1, 100], [1, 2], "prefill")], x_start=1, log_x=True, events=[(10.0, "bend")])
+    layout = drawn[0]["layout"]
+    # plotly.js: on a log axis shapes are placed by value, annotations by its power of ten
+    assert layout["shapes"][-1]["x0"] == 10.0 and layout["annotations"][-1]["x"] == 1.0
+
+
 def test_windows_of_utilisation_add_up_to_the_run(starved) -> None:
     summary = starved.summary()
     for kind in ("compute", "bandwidth", "busy"):

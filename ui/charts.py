@@ -43,7 +43,10 @@ POINTS = 150  # buckets of a line: twice as many points are drawn, which is what
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: x, y, colour (a name of COLOURS), the word at its end. `steps`: y holds until the next x."""
+    """A line: x, y, colour (a name of COLOURS), the word at its end. `steps`: y holds until the next x.
+
+    `error`: the share by which y may be off, drawn as a pale band (`narration.error` has the figure and the words).
+    """
 
     x: Any
     y: Any
@@ -52,6 +55,7 @@ class Line:
     dotted: bool = False
     fill: bool = False
     steps: bool = False
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +112,11 @@ def curve(
         if len(finite):
             at = total[finite[-1]] - (y[finite[-1]] / 2 if band else 0) if band else y[finite[-1]]
             ends.append((line, float(at)))
-    drawn = [total] if band and total is not None else [y for _, _, y in shown]
+    drawn = [total] if band and total is not None else [y * (1 + line.error) for line, _, y in shown]
     top = _top([*drawn, np.array([v * factor for _, v in limits])]) if y_end is None else y_end * factor
     right = x_end if x_end is not None else max((float(x[-1]) for _, x, _ in shown if len(x)), default=1.0)
-    traces = [_line(line, x, y, band) for line, x, y in shown]
+    traces = [_error_band(line, x, y) for line, x, y in shown if line.error > 0]
+    traces += [_line(line, x, y, band) for line, x, y in shown]
     if marks:
         traces.append(_points([m[0] for m in marks], [m[1] * factor for m in marks], [m[2] for m in marks]))
     layout = _layout(title, height, right_words=[line.label for line in lines])
@@ -134,7 +139,7 @@ def curve(
             _limit(layout, name, value * factor, percent, log_y)
     for time, word in events:
         if np.isfinite(time):
-            _event(layout, float(np.log10(time)) if log_x else time, word)
+            _event(layout, time, word, log_x)
     draw({"data": traces, "layout": layout}, alt or title, key)
 
 
@@ -316,6 +321,19 @@ def _line(line: Line, x: Any, y: Any, band: bool) -> dict[str, Any]:
     return trace
 
 
+def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
+    """The area y * (1 +- error): there along its upper edge and back along the lower, once for each stretch without nan."""
+    there = []
+    for part in np.ma.clump_unmasked(np.ma.masked_invalid(y)):
+        low, high = y[part] * (1 - line.error), y[part] * (1 + line.error)
+        there.append((np.concatenate([x[part], x[part][::-1], [np.nan]]), np.concatenate([high, low[::-1], [np.nan]])))
+    outline = [np.concatenate(column).astype(np.float32) for column in zip(*there, strict=True)] or [(), ()]
+    return {
+        "type": "scatter", "mode": "lines", "x": outline[0], "y": outline[1], "line": {"width": 0}, "hoverinfo": "skip",
+        "fill": "toself", "fillcolor": _faint(_colours().get(line.colour, line.colour), 0.18),
+    }
+
+
 def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
     ink = _colours()["ink"]
     return {
@@ -405,14 +423,15 @@ def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: 
     })
 
 
-def _event(layout: dict[str, Any], time: float, word: str) -> None:
+def _event(layout: dict[str, Any], time: float, word: str, log: bool) -> None:
     colours = _colours()
     layout["shapes"].append({
         "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": time, "x1": time,
         "line": {"color": colours["preempted"], "width": 1.4, "dash": "2px,3px"},
     })
     layout["annotations"].append({
-        "yref": "paper", "y": 1, "yanchor": "bottom", "x": time, "xanchor": "left", "showarrow": False, "xshift": -4,
+        "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False, "xshift": -4,
+        "x": float(np.log10(time)) if log else time,  # on a log axis annotations count in powers of ten, shapes do not
         "text": f"▼ {word}", "font": {"size": 12.5 * _scale(), "color": colours["preempted"]},
     })
 

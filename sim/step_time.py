@@ -178,10 +178,15 @@ class Hardware:
         self.placed = (
             experts.placed(shape, self.skew, self.ep, self.redundant, hot_together) if shape.moe_layers else ()
         )
-        self.async_host = scenario.async_scheduling
         self.host_model = scenario.host
+        self.host_s, self.host_seq_s = {
+            "none": (0.0, 0.0),
+            "v0": (self.shared.v0_host_us * 1e-6, self.shared.v0_host_seq_us * 1e-6),
+        }.get(scenario.host, (self.shared.host_us * 1e-6, self.shared.host_seq_us * 1e-6))
+        self.slides = bool(shape.sliding_layers)
+        self.overlaps = scenario.async_scheduling and scenario.host != "v0"  # the host prepares a step during the one before
         self._base: dict[tuple[int, int, bool], tuple[float, float, float, float, float]] = {}
-        self._attention: dict[int, list[Line]] = {}
+        self._attention: dict[int, list[Line]] = {0: [(0.0, 0.0, INF)]}
         self._ragged: dict[tuple[int, int], float] = {}
         attainable = card.tflops_bf16 * 1e12 * fit.attention_flops * (self.shared.mla_prefill if shape.is_mla else 1.0)
         kv_rate = card.bandwidth * fit.kv_bandwidth
@@ -305,11 +310,7 @@ class Hardware:
 
     def host(self, seqs: int) -> float:
         """Seconds of CPU work for a step of so many sequences."""
-        if self.host_model == "none":
-            return 0.0
-        if self.host_model == "v0":
-            return (self.shared.v0_host_us + self.shared.v0_host_seq_us * seqs) * 1e-6
-        return (self.shared.host_us + self.shared.host_seq_us * seqs) * 1e-6
+        return self.host_s + self.host_seq_s * seqs
 
     def base(self, tokens: int, sampled: int, ragged: bool) -> tuple[float, float, float, float, float]:
         """(linear, experts, all_reduce, head, fixed) in s; remembered."""
@@ -350,21 +351,21 @@ class Hardware:
 
     def attention_decode(self, seqs: int, context: int) -> float:
         """Seconds of attention of the decoding sequences."""
-        if not seqs:
-            return 0.0
         lines = self._attention.get(seqs)
         if lines is None:
             lines = self._attention[seqs] = self.attention_lines(seqs)
-        line = lines[0] if context <= lines[0][2] else lines[-1]
-        return line[0] + line[1] * context
+        floor, slope, limit = lines[0]
+        if context > limit:
+            floor, slope, _ = lines[-1]
+        return floor + slope * context
 
     def attention_prefill(self, seqs: int, tokens: int, pairs: int, context: int) -> float:
         """Seconds of attention of the chunks: FLOPs of (new, seen) pairs, the KV they read, a floor."""
         if not tokens:
             return 0.0
-        shape = self.shape
         attended = float(pairs)
-        if shape.sliding_layers:
+        if self.slides:
+            shape = self.shape
             seen = min(attended, float(tokens) * shape.sliding_window)
             attended = (attended * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
         work = attended * self.pair_s + context * self.seen_s + tokens * self.token_s
@@ -373,7 +374,7 @@ class Hardware:
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:
         """Duration of a step from GPU and host seconds."""
-        return max(gpu_s, host_s) if self.async_host and self.host_model != "v0" else gpu_s + host_s
+        return max(gpu_s, host_s) if self.overlaps else gpu_s + host_s
 
     def decode_lines(self, seqs: int) -> tuple[Line, ...]:
         """A decode-only step as lines in the summed context; remembered."""
@@ -381,11 +382,10 @@ class Hardware:
         if found is None:
             linear, moe, reduce_, head, fixed = self.base(seqs, seqs, False)
             rest, host = linear + moe + reduce_ + head + fixed, self.host(seqs)
-            overlapped = self.async_host and self.host_model != "v0"
             lines: list[Line] = []
             for floor, slope, limit in self.attention_lines(seqs):
                 start = rest + floor
-                if not overlapped:
+                if not self.overlaps:
                     lines.append((start + host, slope, limit))
                     continue
                 crossing = (host - start) / slope if slope > 0 else (INF if host > start else 0.0)
@@ -461,9 +461,12 @@ class StepTime:
             if len(hard._ragged) > 200_000:
                 hard._ragged.clear()
             rest = hard._ragged[key] = sum(hard.base(*key, True))
-        total = rest + hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
-        total += hard.attention_decode(decode_seqs, decode_context)
-        return hard.step(total, hard.host(decode_seqs + prefill_seqs))
+        gpu_s = rest + hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
+        gpu_s += hard.attention_decode(decode_seqs, decode_context)
+        host_s = hard.host_s + hard.host_seq_s * (decode_seqs + prefill_seqs)
+        if hard.overlaps:
+            return gpu_s if gpu_s > host_s else host_s
+        return gpu_s + host_s
 
     def terms(self, ticks: Ticks) -> dict[str, Array]:
         """Seconds of each of TERMS per tick, before jitter; their sum is the duration (hidden host time is left out)."""

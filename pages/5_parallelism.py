@@ -136,7 +136,7 @@ b, a = flow.s.b, flow.s.a
 shape, users = catalog.model(b.model), b.num_clients
 tall = 178 if frame.projector() else 230  # px before the projector's enlargement
 
-left, middle, right = st.columns([4, 3, 5], gap="medium")
+left, middle, right = st.columns([4, 4, 5], gap="medium")
 with left:
     controls.knob("num_clients", list(USERS), label=t("parallelism.knob_users"))
 with middle:

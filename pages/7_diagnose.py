@@ -11,6 +11,7 @@ import streamlit as st
 from sim import advice as desk
 from sim.results import Run
 from sim.scenario import Scenario, SimError
+from sim.sentences import Blanks
 from sim.vllm import export
 from sim.vllm.paste import Report, diagnose
 from ui import charts, controls, frame, incidents, narration, series, state, text, traffic
@@ -224,7 +225,7 @@ def capital(words: str) -> str:
 
 def say(key: str, advice: desk.Advice) -> str:
     """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
-    return capital(t(f"advice.{key}").format_map(desk.Blanks(advice.params)))
+    return capital(t(f"advice.{key}").format_map(Blanks(advice.params)))
 
 
 def verdict(advice: desk.Advice) -> None:

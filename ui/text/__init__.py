@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sim import sentences
+
 LANGUAGES = {"en": "English", "zh": "中文"}
 _current: ContextVar[str] = ContextVar("language", default="en")
 
@@ -52,8 +54,8 @@ def figure(name: str) -> tuple[str, str]:
 
 @cache
 def texts(language: str) -> dict[str, str]:
-    """All texts of a language by key."""
-    found: dict[str, str] = {}
+    """All texts of a language by key; what the simulator itself says in English is its own."""
+    found: dict[str, str] = dict(sentences.TEXT) if language == "en" else {}
     for path in sorted((Path(__file__).parent / language).glob("*.toml")):
         found.update(_flat(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
     return found

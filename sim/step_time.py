@@ -185,9 +185,10 @@ class Hardware:
         }.get(scenario.host, (self.shared.host_us * 1e-6, self.shared.host_seq_us * 1e-6))
         self.slides = bool(shape.sliding_layers)
         self.overlaps = scenario.async_scheduling and scenario.host != "v0"  # the host prepares a step during the one before
-        self._base: dict[tuple[int, int, bool], tuple[float, float, float, float, float]] = {}
+        self._layers: dict[tuple[int, bool], tuple[float, float, float, float]] = {}
+        self._heads: dict[int, float] = {}
         self._attention: dict[int, list[Line]] = {0: [(0.0, 0.0, INF)]}
-        self._ragged: dict[tuple[int, int], float] = {}
+        self._ragged: dict[int, float] = {}
         attainable = card.tflops_bf16 * 1e12 * fit.attention_flops * (self.shared.mla_prefill if shape.is_mla else 1.0)
         kv_rate = card.bandwidth * fit.kv_bandwidth
         self.pair_s, self.seen_s, self.token_s = self.pair_flops / attainable, self.kv_bytes / kv_rate, self.qkv_bytes / kv_rate
@@ -314,19 +315,22 @@ class Hardware:
 
     def base(self, tokens: int, sampled: int, ragged: bool) -> tuple[float, float, float, float, float]:
         """(linear, experts, all_reduce, head, fixed) in s; remembered."""
-        key = (tokens, sampled, ragged)
-        found = self._base.get(key)
-        if found is None:
-            if len(self._base) > 200_000:
-                self._base.clear()
-            found = (
-                self.linear(tokens),
-                self.moe(tokens),
-                self.all_reduce(tokens),
-                self.head(sampled),
-                self.fixed(tokens, ragged),
+        key = (tokens, ragged)
+        layers = self._layers.get(key)
+        if layers is None:
+            layers = self._layers[key] = (
+                self.linear(tokens), self.moe(tokens), self.all_reduce(tokens), self.fixed(tokens, ragged),
             )
-            self._base[key] = found
+        head = self._heads.get(sampled)
+        if head is None:
+            head = self._heads[sampled] = self.head(sampled)
+        linear, moe, reduce_, fixed = layers
+        return linear, moe, reduce_, head, fixed
+
+    def ragged(self, tokens: int) -> float:
+        """Seconds of the layers, attention apart, in a step that holds a prefill; remembered."""
+        linear, moe, reduce_, _, fixed = self.base(tokens, 1, True)
+        found = self._ragged[tokens] = linear + moe + reduce_ + fixed
         return found
 
     # --- attention
@@ -455,13 +459,10 @@ class StepTime:
             fixed, slope, _ = self.decode(decode_seqs, decode_context)
             return fixed + slope * decode_context
         hard = self.hardware
-        key = (decode_seqs + prefill_tokens, sampled)
-        rest = hard._ragged.get(key)
-        if rest is None:
-            if len(hard._ragged) > 200_000:
-                hard._ragged.clear()
-            rest = hard._ragged[key] = sum(hard.base(*key, True))
-        gpu_s = rest + hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
+        tokens = decode_seqs + prefill_tokens
+        gpu_s = hard._ragged.get(tokens) or hard.ragged(tokens)
+        gpu_s += hard._heads.get(sampled) or hard.base(tokens, sampled, True)[3]
+        gpu_s += hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
         gpu_s += hard.attention_decode(decode_seqs, decode_context)
         host_s = hard.host_s + hard.host_seq_s * (decode_seqs + prefill_seqs)
         if hard.overlaps:

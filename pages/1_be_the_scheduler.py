@@ -135,7 +135,6 @@ def grid(owners: dict[int, int], usable: int, fresh: set[int]) -> str:
 
 
 CSS = """<style>
-.stMain .stButtonGroup [role=group],.stMain .stButtonGroup [role=radiogroup],.stMain .stButtonGroup>div{flex-wrap:wrap}
 .bars{display:grid;grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:.4rem 1.6rem}
 .bw h5{margin:0;padding:0;font-size:.95rem}.bt{font-size:.85rem;margin-top:.25rem}.bt.o{color:var(--if-bad);font-weight:600}
 .bb{position:relative;height:16px;border-radius:4px;background:var(--if-line);display:flex;overflow:hidden}

@@ -1,13 +1,16 @@
 """Two budgets: max_num_seqs and max_num_batched_tokens, what each one starves, and long prompts. Lesson 2.3.3, 2.3.6.4."""
 
+from typing import Any
+
 import numpy as np
+import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, controls, frame, lesson, series, state, terms
+from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.lesson import Flow, Scene
-from ui.text import count, percent, seconds, t
+from ui.text import seconds, t
 
 QUEUE = Scenario(
     request_rate=36, duration_s=40, prompt_tokens=512, output_tokens=256, max_num_seqs=64, max_num_batched_tokens=4096,
@@ -31,96 +34,71 @@ SCENES = [
 ]
 
 
-def figures(run: Run) -> dict[str, str]:
-    """A run's figures in words."""
-    s = run.summary()
-    queue, prefill = series.ttft_split(run)
-    return {
-        "qps": count(s.qps), "waiting": count(s.waiting_max), "gpu": percent(s.gpu_compute), "queue": seconds(queue),
-        "prefill": seconds(prefill), "ttft": seconds(s.ttft_p99), "itl": seconds(s.itl_p99), "running": count(s.running_max),
-        "busy": percent(s.gpu_busy), "band": percent(s.gpu_bandwidth), "queue50": seconds(s.queue_p50), "ttft50": seconds(s.ttft_p50),
-    }
-
-
-def ab(b: Run, a: Run) -> dict[str, str]:
-    """Figures of both runs, those of A with `_a`."""
-    return {**figures(b), **{f"{k}_a": v for k, v in figures(a).items()}}
-
-
-def lines(flow: Flow, of: object, b: Run, a: Run, colour: str) -> list[charts.Line]:
-    """Before the reveal only what is, A; then both."""
-    if flow.revealed:
-        return charts.both(of, b, a, colour)  # type: ignore[arg-type]
-    return [charts.Line(*of(a), colour, "A")]  # type: ignore[operator]
-
-
 def draw_queue(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.knob("max_num_seqs", SEQS)
-    with right:
-        controls.knob("max_num_batched_tokens", BUDGETS)
+    if lesson.bench(flow):
+        left, right = frame.columns(2)
+        with left:
+            controls.knob("max_num_seqs", SEQS)
+        with right:
+            controls.knob("max_num_batched_tokens", BUDGETS)
+        lesson.presets([(t(f"two_budgets.queue_preset_{k}"), {"max_num_batched_tokens": 4096, **v}) for k, v in (
+            ("seats", {"max_num_seqs": 256}), ("tokens", {"max_num_seqs": 64, "max_num_batched_tokens": 16_384}),
+            ("few", {"max_num_seqs": 16}), ("more", {"max_num_seqs": 512}),
+        )], key="queue")
     b, a = state.runs(flow.s)
-    words = ab(b, a)
-    end = max(a.duration_s, b.duration_s if flow.revealed else 0.0)
-    top = max(float(r.ticks.waiting.max()) for r in ((a, b) if flow.revealed else (a,))) * 1.1 + 1
+    words = narration.figures(b, a)
+    shown = [("A", a), ("B", b)] if flow.revealed else [("A", a)]
+    end = max(run.duration_s for _, run in shown)
+    top = max(float(run.ticks.waiting.max()) for _, run in shown) * 1.1 + 1
+    alt = "two_budgets.alt" if flow.revealed else "two_budgets.alt_a"
     row = frame.columns(4)
-    said = {"alt": "two_budgets.alt" if flow.revealed else "two_budgets.alt_a"}["alt"]
-    limit = [("max_num_seqs", flow.s.b.max_num_seqs if flow.revealed else flow.s.a.max_num_seqs)]
     with row[0]:
-        charts.timeline(t("two_budgets.running"), lines(flow, series.running, b, a, "decode"), limits=limit, x_end=end,
-                        height=300, alt=t(f"{said}_running", **words))
+        charts.timeline(t("two_budgets.running"), lesson.lines(flow, series.running, b, a, "decode"), x_end=end,
+                        limits=[("max_num_seqs", shown[-1][1].scenario.max_num_seqs)], height=lesson.PICTURE,
+                        alt=t(f"{alt}_running", **words))
     with row[1]:
-        charts.timeline(t("two_budgets.waiting"), lines(flow, series.waiting, b, a, "waiting"), x_end=end, y_end=top,
-                        height=300, alt=t(f"{said}_waiting", **words))
+        charts.timeline(t("two_budgets.waiting"), lesson.lines(flow, series.waiting, b, a, "waiting"), x_end=end, y_end=top,
+                        height=lesson.PICTURE, alt=t(f"{alt}_waiting", **words))
     with row[2]:
-        charts.timeline(t("two_budgets.gpu"), lines(flow, series.utilisation, b, a, "prefill"), x_end=end, percent=True,
-                        height=300, alt=t(f"{said}_gpu", **words))
+        charts.timeline(t("two_budgets.gpu"), lesson.lines(flow, series.utilisation, b, a, "prefill"), x_end=end, percent=True,
+                        height=lesson.PICTURE, alt=t(f"{alt}_gpu", **words))
     with row[3]:
-        shown = [("A", a), ("B", b)] if flow.revealed else [("A", a)]
         split = [series.ttft_split(run, 0.5) for _, run in shown]
         charts.bars(t("two_budgets.split"), [name for name, _ in shown],
                     [charts.Part(t("two_budgets.part_queue"), "waiting", [q for q, _ in split]),
                      charts.Part(t("two_budgets.part_prefill"), "prefill", [p for _, p in split])],
-                    height=300, words=seconds, alt=t(f"{said}_split", **words))
-    lesson.end(flow, explain=t("two_budgets.queue_explain" if a is not b else "two_budgets.queue_explain_same", **words)
-               + "\n\n" + lesson.says(t("two_budgets.queue_honest", **words)), run=b)
+                    height=lesson.PICTURE, words=seconds, alt=t(f"{alt}_split", **words))
+    lesson.end(flow, explain=t("two_budgets.queue_explain", **words),
+               note=lesson.says(t("two_budgets.queue_honest", **words)), run=b, against=a)
 
 
 def draw_tokens(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.knob("max_num_batched_tokens", BUDGETS)
-    with right:
-        controls.knob("request_rate", [1, 2, 3, 4, 5, 6, 7, 8])
-    b, a = state.runs(flow.s)
-    base = flow.s.b
-    each = {n: state.run(base.but(max_num_batched_tokens=n, max_num_seqs=min(base.max_num_seqs, n))).summary() for n in BUDGETS}
-    left, right = frame.columns(2)
-    budgets = list(BUDGETS)
-    words = ab(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
-    if flow.revealed:
-        for place, name, colour in ((left, "ttft", "prefill"), (right, "itl", "decode")):
-            values = [1e3 * getattr(each[n], f"{name}_p99") for n in BUDGETS]
-            middle = [1e3 * getattr(each[n], f"{name}_p50") for n in BUDGETS]
-            now = flow.s.b.max_num_batched_tokens
-            mark = [(now, values[budgets.index(now)], "B")] if now in budgets else []
-            with place:
-                charts.curve(
-                    t(f"two_budgets.{name}_title"),
-                    [charts.Line(budgets, middle, "idle", "P50", dotted=True), charts.Line(budgets, values, colour, "P99")],
-                    x_title=t("two_budgets.tokens_axis"), x_start=512, x_end=16_384, log_x=True, height=300, marks=mark,
-                    alt=t(f"two_budgets.alt_{name}", **words),
-                )
-    else:
+    if lesson.bench(flow):
+        left, right = frame.columns(2)
         with left:
-            lesson.covered(300)
+            controls.knob("max_num_batched_tokens", BUDGETS)
         with right:
-            lesson.covered(300)
-    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b)
+            lesson.presets([(f"{n:,}", {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)], key="tokens")
+    b, a = state.runs(flow.s)
+    each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in BUDGETS]
+    words = narration.figures(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
+    shown = [("A", a)] if not flow.revealed else [("", b)] if a is b else [("A", a), ("B", b)]
+    for place, name, colour in zip(frame.columns(2), ("ttft", "itl"), ("prefill", "decode"), strict=True):
+        middle, tail = ([1e3 * getattr(s, f"{name}_{p}") for s in each] for p in ("p50", "p99"))
+        with place:
+            charts.curve(
+                t(f"two_budgets.{name}_title"),
+                [charts.Line(BUDGETS, middle, "idle", "P50", dotted=True), charts.Line(BUDGETS, tail, colour, "P99")]
+                if flow.revealed else [],
+                x_title=t("two_budgets.tokens_axis"), x_start=512, x_end=16_384, log_x=True, y_end=max(tail) * 1.15,
+                marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)
+                       for word, run in shown],
+                height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),
+            )
+    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a)
 
 
-REMEDIES = {
+REMEDIES: dict[str, dict[str, Any]] = {
     "none": {},
     "chunk": {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048},
     "threshold": {"enable_chunked_prefill": True, "max_num_batched_tokens": 2048, "long_prefill_token_threshold": 1024},
@@ -153,33 +131,36 @@ def short_figures(run: Run) -> tuple[float, float]:
 
 
 def draw_starve(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.knob("long_prompt_tokens", [2000, 5000, 10_000, 20_000, 30_000])
-    with right:
-        lesson.presets([(t(f"two_budgets.remedy_{k}"), {**REMEDIES["none"], **{
-            "enable_chunked_prefill": False, "max_num_batched_tokens": 32_768, "long_prefill_token_threshold": 0,
-            "enable_prefix_caching": False}, **v}) for k, v in REMEDIES.items()], key="starve")
+    if lesson.bench(flow):
+        left, right = st.columns([2, 3], vertical_alignment="bottom", gap="medium")
+        with left:
+            controls.knob("long_prompt_tokens", [2000, 5000, 10_000, 20_000, 30_000])
+        with right:
+            lesson.presets([(t(f"two_budgets.starve_preset_{k}"), {"long_prompt_tokens": n}) for k, n in
+                            (("lesson", 30_000), ("half", 10_000), ("short", 2000))], key="starve")
     base = STARVE.but(long_prompt_tokens=flow.s.b.long_prompt_tokens)
-    found = {k: short_figures(state.run(base.but(**v), starving(base), f"starve{k}")) for k, v in REMEDIES.items()}
+    runs = {k: state.run(base.but(**v), starving(base), f"starve{k}") for k, v in REMEDIES.items()}
+    found = {k: short_figures(run) for k, run in runs.items()}
     shown = list(REMEDIES) if flow.revealed else ["none"]
     names = [t(f"two_budgets.remedy_{k}") for k in shown]
     words = {f"{k}_{what}": seconds(found[k][i]) for k in REMEDIES for i, what in enumerate(("ttft", "itl"))}
     words["long"] = f"{base.long_prompt_tokens:,}"
-    left, right = frame.columns(2)
-    for place, i, what, colour in ((left, 0, "ttft", "waiting"), (right, 1, "itl", "decode")):
+    for place, i, what, colour in zip(frame.columns(2), (0, 1), ("ttft", "itl"), ("waiting", "decode"), strict=True):
         with place:
             charts.bars(
-                t(f"two_budgets.starve_{what}"), names, [charts.Part("", colour, [found[k][i] for k in shown])], height=300,
-                horizontal=True, words=seconds, y_end=found["none"][i] * 1.1,
+                t(f"two_budgets.starve_{what}"), names, [charts.Part("", colour, [found[k][i] for k in shown])],
+                horizontal=True, words=seconds, y_end=found["none"][i] * 1.1, height=lesson.PICTURE,
                 alt=t(f"two_budgets.alt_starve_{what}" if flow.revealed else f"two_budgets.alt_starve_{what}_a", **words),
             )
-    lesson.end(flow, explain=t("two_budgets.starve_explain", **words))
+    lesson.end(flow, explain=t("two_budgets.starve_explain", **words),
+               note=t("two_budgets.starve_why") if flow.untouched else "",
+               then=(t("two_budgets.starve_then"), {"long_prompt_tokens": 2000}))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "queue":
-        return {f"{k}_a": v for k, v in figures(state.run(s.a)).items()} | {"seqs": str(s.a.max_num_seqs)}
+        a = state.run(s.a)
+        return narration.figures(a, a)
     return {"long": f"{s.b.long_prompt_tokens:,}"}
 
 

@@ -54,7 +54,7 @@ LOGO = """<svg xmlns="http://www.w3.org/2000/svg" width="150" height="32" viewBo
 <text x="38" y="23" font-family="system-ui, Segoe UI, Roboto, Noto Sans, sans-serif" font-size="20" font-weight="650" letter-spacing="-.3" fill="{ink}">Inflight</text></svg>"""
 
 CSS = """<style>
-.stMain .block-container{padding:2.1rem 2rem 3rem;max-width:84rem}
+.stMain .block-container{padding:1.1rem 2rem 2rem;max-width:84rem}
 .stAppHeader{background:transparent;pointer-events:none;height:2.75rem}.stAppHeader>*,.stAppHeader button{pointer-events:auto}
 .stSidebar{width:16.5rem!important;min-width:0!important}.stSidebar[aria-expanded=false]{margin-left:0}
 .stSidebar [data-testid=stSidebarHeader]{height:3.4rem;margin-bottom:0;padding-top:1rem}
@@ -65,8 +65,11 @@ CSS = """<style>
 .st-key-heading{margin-bottom:.2rem}.st-key-heading button{min-height:2rem;padding:.1rem .5rem}
 [data-testid=stPopoverBody]{max-width:36rem;padding:.9rem 1.1rem}[data-testid=stPopoverBody] p{font-size:.9rem;line-height:1.5}
 .st-key-knobs{gap:.35rem!important}
-.stMain h1{padding:0 0 .1rem;letter-spacing:-.01em}
-.stMain [data-testid=stVerticalBlock]{gap:.7rem}
+.stMain h1{padding:0;font-size:1.4rem;letter-spacing:-.01em}
+.stMain .stButtonGroup [role=group],.stMain .stButtonGroup [role=radiogroup],.stMain .stButtonGroup>div{flex-wrap:wrap}
+[class*=st-key-preset_] button{min-height:1.9rem;padding:.05rem .6rem}[class*=st-key-preset_] button p{font-size:.875rem}
+.st-key-takeaway p{font-size:1.12rem;line-height:1.5}
+.stMain [data-testid=stVerticalBlock]{gap:.6rem}
 .stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
@@ -110,8 +113,9 @@ def page(key: str) -> Any:
         with st.container(key="frame_foot"):
             _language()
             st.toggle(t("frame.projector"), key="projector", persist_state="session", help=t("frame.projector_help"))
+            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)" if st.session_state.pop("to_top", False) else ""
             st.html(
-                f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}'</script>",
+                f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}';{top}</script>",
                 unsafe_allow_javascript=True,
             )
     with st.container(horizontal=True, vertical_alignment="center", key="heading"):

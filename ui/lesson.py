@@ -1,9 +1,11 @@
 """The flow of every lesson: a question, a prediction that is locked, the reveal, what to try next.
 
     frame.page("kv")
-    flow = lesson.begin("kv_pool", SCENES)         # question, prediction, the one primary button
-    ...knobs and pictures of flow.s.b and flow.s.a; what gives the answer away only `if flow.revealed`...
-    lesson.end(flow, explain="...")                # what happened; takeaway; what to try next
+    flow = lesson.begin("kv_pool", SCENES)         # question, prediction, the one primary button; the takeaway at the end
+    if lesson.bench(flow):                         # before the reveal: which A is shown, which B is hidden
+        ...knobs and presets...
+    ...pictures of flow.s.b and flow.s.a; what gives the answer away only `if flow.revealed`...
+    lesson.end(flow, explain="...", run=b, against=a)      # what happened; what to try next
     state.publish()
 
 A page is a handful of scenes, each with one question about one change: from A (`Scene.a`, what you have) to B
@@ -22,12 +24,14 @@ import streamlit as st
 
 from sim.advice import Figures, advise, changes
 from sim.results import Run
-from sim.scenario import Scenario, SimError
-from ui import frame, state
+from sim.scenario import SETTINGS, Scenario, SimError
+from ui import charts, frame, narration, state
 from ui.text import t
 
 STEPS = ("ask", "lock", "reveal", "next")
 """ask: choose an answer. lock: it is fixed. reveal: the result shows. next: the takeaway and where to go from here."""
+PICTURE = 260
+"""Height of a scene's pictures, px: with what was said about them they fit on a screen of 1280x720."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,11 @@ class Flow:
         """The scene's."""
         return self.scene.name
 
+    @property
+    def untouched(self) -> bool:
+        """Whether A and B are still those the scene's own words are about."""
+        return self.s.b == self.scene.b and self.s.a == (self.scene.a or self.scene.b)
+
     def guess_line(self) -> tuple[float, str] | None:
         """The numeric prediction as a line for a picture: its place and its name."""
         if not isinstance(self.answer, float) or not self.scene.guess:
@@ -109,6 +118,7 @@ def begin(
             state.change(p=f"{names[to]}.{to_step}")
         else:
             state.replace(scenes[to].b, scenes[to].a, **{**own, "p": f"{names[to]}.{to_step}"})
+            st.session_state["to_top"] = True
 
     def advance() -> None:
         at = STEPS.index(step)
@@ -118,7 +128,7 @@ def begin(
             go(index + 1, STEPS[0])
         else:
             state.replace(scenes[0].b, scenes[0].a, **{**own, "p": f"{names[0]}.{STEPS[0]}"})
-            st.session_state["lesson_follow"] = _next_page()
+            st.session_state["lesson_follow"], st.session_state["to_top"] = _next_page(), True
 
     def again() -> None:
         _answers(page).pop(scene.name, None)
@@ -128,7 +138,11 @@ def begin(
         _tabs(page, names, index, go)
     left, right = st.columns([7, 5], vertical_alignment="center", gap="medium")
     with left:
-        frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
+        if step == "next":
+            with st.container(key="takeaway"):
+                st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
+        else:
+            frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
     with right:
         if step == "ask":
             _predict(page, scene)
@@ -145,37 +159,58 @@ def begin(
     return flow
 
 
-def end(flow: Flow, *, explain: str = "", run: Run | None = None) -> None:
-    """Under the picture, once revealed: what happened, in this run's numbers; then the takeaway.
+def lines(flow: Flow, of: Callable[..., tuple[Any, Any]], b: Run, a: Run, colour: str) -> list[charts.Line]:
+    """The lines of a chart about B and A: A alone before the reveal, then both."""
+    return charts.both(of, b, a, colour) if flow.revealed else [charts.Line(*of(a), colour, "A")]
 
-    run: what `sim.advice` is asked about, for one thing to try next.
+
+def bench(flow: Flow) -> bool:
+    """Whether the knobs may be shown: not before the reveal, when the picture is A's. Says then what A and B are."""
+    if not flow.revealed:
+        st.caption(t("lesson.shown", what=narration.settings(flow.s.b, flow.s.a)) if flow.s.compared else t("lesson.shown_one"))
+    return flow.revealed
+
+
+def end(
+    flow: Flow, *, explain: str = "", note: str = "", run: Run | None = None, against: Run | None = None,
+    then: tuple[str, dict[str, Any]] | None = None,
+) -> None:
+    """Under the picture, once revealed: what happened, in this run's numbers, and then what to try next.
+
+    explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
+    something else, what changed is said from them. note: what holds besides. At the end follows one thing to try, by
+    `sim.advice` about `run` if it has any, else `then`: (words, changes of B and extras).
     """
     if not flow.revealed:
         return
-    if explain:
-        st.markdown(explain)
+    if run and against and not flow.untouched:
+        explain = narration.changed(run.summary(), against.summary(), run.scenario, against.scenario) or t("lesson.same")
+    for words in (explain, note):
+        if words:
+            st.markdown(words)
     if flow.step == "next":
-        with st.container(border=True):
-            st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{flow.page}.{flow.name}_takeaway')}")
-            if run is not None:
-                _try_next(run)
+        _try_next(*(_advised(run) or then or ("", {})))
 
 
-def _try_next(run: Run) -> None:
-    """The advice for this run, and a button that follows it where it names a change."""
-    advice = advise(Figures.of(run))
+def _advised(run: Run | None) -> tuple[str, dict[str, Any]] | None:
+    """What the advice for this run says, and the changes that it names."""
+    advice = advise(Figures.of(run))[:1] if run else []
     if not advice or advice[0].healthy:
-        return
-    first = advice[0]
-    words = t(f"advice.{first.action_key}").format_map(Blanks(first.params))
+        return None
     try:
-        wanted = changes(first, run.scenario)
+        wanted = changes(advice[0], run.scenario) if run else {}
     except SimError:
         wanted = {}
+    return t(f"advice.{advice[0].action_key}").format_map(Blanks(advice[0].params)), wanted
+
+
+def _try_next(words: str, wanted: dict[str, Any]) -> None:
+    if not words:
+        return
     st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
+    settings = {k: v for k, v in wanted.items() if k in SETTINGS}
     if wanted:
-        label = ", ".join(f"{state.label(k)} = {v:,}" if isinstance(v, int) else f"{state.label(k)} = {v}"
-                          for k, v in wanted.items())
+        label = ", ".join(f"{state.label(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
         st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
 
 

@@ -6,11 +6,11 @@ from math import isfinite
 from typing import Any
 
 from sim import catalog
-from sim.results import Summary
+from sim.results import Run, Summary
 from sim.scenario import SETTINGS, Scenario
 from ui import text
 from ui.controls import option
-from ui.text import has, language, percent, t, value
+from ui.text import count, has, language, percent, seconds, t, value
 
 FIGURES = (
     ("qps", "", 0.02), ("gpu_compute", "%", 0.03), ("waiting_mean", "", 0.1), ("ttft_p99", "s", 0.05),
@@ -68,6 +68,23 @@ def word(field: str, setting: Any) -> str:
     unit = SETTINGS[field].unit
     shown = f"{setting:,}" if isinstance(setting, int) else f"{setting:g}"
     return f"{shown} {unit}" if unit and unit != "tokens" else shown
+
+
+def figures(b: Run, a: Run) -> dict[str, str]:
+    """Figures of two runs in words, to fill a page's texts: `qps`, ... of B and `qps_a`, ... of A."""
+    return _figures(b) | {f"{k}_a": v for k, v in _figures(a).items()}
+
+
+def _figures(run: Run) -> dict[str, str]:
+    s = run.summary()
+    return {
+        "qps": count(s.qps), "p99": seconds(s.e2e_p99), "ttft": seconds(s.ttft_p99), "ttft50": seconds(s.ttft_p50),
+        "queue50": seconds(s.queue_p50), "itl": seconds(s.itl_p99), "waiting": count(s.waiting_max),
+        "running": count(s.running_max), "seats": count(run.scenario.max_num_seqs), "kv": percent(s.kv_max),
+        "gpu": percent(s.gpu_compute), "busy": percent(s.gpu_busy), "preempt": count(s.preemptions),
+        "again": count(s.recomputed_tokens), "swapped": count(s.swapped_blocks),
+        "swap_s": seconds(float(run.ticks.swap_s.sum())),
+    }
 
 
 def facts(summary: Summary) -> str:

@@ -234,7 +234,6 @@ class Replica:
         self.held: list[int] = []  # static batching: done, but the batch is not
         self.clock = 0.0
         self.taken = 0  # admissions less preemptions
-        self.seated = 0
         self.in_turn = False  # in the running loop of a step, whose number k is still that of the step before
         self.guessing = False  # the prefix cache is left out, in the hope that it does not matter
         self.cache: PrefixCache | None = None
@@ -276,14 +275,15 @@ class Replica:
         order, partial, ends, residues, held = self.order, self.partial, self.ends, self.residues, self.held
         length, last, got, base, fin = book.length, book.last, book.got, book.base, book.fin
         scheduled, first, finish, latest, since = book.scheduled, book.first, book.finish, book.latest, book.since
-        seat = book.seat
-        starts, frees, stretches = self.starts, self.frees, self.stretches
-        start_of, free_of, stretch = starts.append, frees.append, stretches.extend
+        seat, cached = book.seat, book.cached
+        starts, on_finish = self.starts, self.on_finish
+        start_of, free_of, stretch = starts.append, self.frees.append, self.stretches.extend
+        finished_in, freed = self.finish_ticks.append, self.freed.extend
         wide = len(length) + 1  # entries of `ends` are step * wide + request
         patience = 1000 + 4 * -(-max(last, default=1) // min(batched, threshold or batched))
         lines: dict[int, tuple[float, float, float, int]] = {}
         t = 0.0
-        k = n = context = pointer = taken = quiet = idle = 0
+        k = n = context = pointer = taken = seated = quiet = idle = 0
         free = self.free
         stuck = False  # the head of the queue could not be admitted, and nothing has changed since
         decoded = 0.0  # end of the latest step that decoded
@@ -322,7 +322,6 @@ class Replica:
 
             # ---- coast: nothing but decodes, until somebody ends, comes or lacks a block
             exact = True
-            chunks: list[tuple[int, int]] = []
             sampled: list[int] = []
             if n and not partial and observer is None and not stalled:
                 if static or n == seats:
@@ -352,9 +351,10 @@ class Replica:
                     begun, before = k, free
                     while k < stop and t < until:
                         need = residues[-k % size]
-                        if need > free:
-                            break
-                        free -= need
+                        if need:
+                            if need > free:
+                                break
+                            free -= need
                         context += n
                         start_of(t)
                         free_of(free)
@@ -387,14 +387,14 @@ class Replica:
                         self.keep(t, k, n, context, free, pointer, taken)
                         prompts = not swapped and self.admissible(t)
                     decodes = not prompts
-                running = n + len(partial)
                 cap = 0
                 if threshold and continuous:
-                    known = running + len(front) + len(swapped) + len(urgent) + bisect_right(arrivals, t, pointer) - pointer
+                    known = n + len(partial) + len(front) + len(swapped) + len(urgent) + bisect_right(arrivals, t, pointer) - pointer
                     if known > 1:
                         cap = max(threshold, batched // known) if adaptive else threshold
                 budget = batched if continuous or prompts else 1 << 60
                 d_seqs = d_context = p_seqs = p_tokens = p_pairs = p_context = 0
+                chunks: list[tuple[int, int]] = []
                 lost: list[int] = []  # preempted
                 moved = 0  # blocks over PCIe
 
@@ -485,7 +485,8 @@ class Replica:
                     if static:
                         budget = 1 << 60
                         unreserved = free
-                    self.k = k
+                    if cache is not None:
+                        self.k = k
                     while budget > 0 and occupied < seats:
                         if swapped:
                             r = swapped[-1]
@@ -552,7 +553,7 @@ class Replica:
                             pointer += 1
                         if scheduled[r] < 0.0:
                             scheduled[r] = t
-                            book.cached[r] = c
+                            cached[r] = c
                         else:
                             self.requeued += t - since[r]
                             if hits:
@@ -563,7 +564,8 @@ class Replica:
                             if got[r]:
                                 returned.append(r)
                         order.append(r)
-                        seat[r] = self.seated = self.seated + 1
+                        seated += 1
+                        seat[r] = seated
                         taken += 1
                         occupied += 1
                         got[r] = c + m
@@ -608,10 +610,13 @@ class Replica:
                 elif n:
                     stalled = True
                 stretch((1, d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampling - d_seqs, len(lost), taken, steady))
-                quiet = 0 if sampling else quiet + 1
-                idle = 0 if sampling or p_tokens or lost or arrivals[-2] > starts[-1] else idle + 1
-                if idle == 3 or quiet > patience:
-                    self.stopped = "stalled" if idle == 3 else "livelock"
+                if sampling:
+                    quiet = idle = 0
+                else:
+                    quiet += 1
+                    idle = 0 if p_tokens or lost or arrivals[-2] > starts[-1] else idle + 1
+                    if idle == 3 or quiet > patience:
+                        self.stopped = "stalled" if idle == 3 else "livelock"
 
             # ---- what the step brought: tokens, ends
             done: list[int] = []
@@ -649,18 +654,18 @@ class Replica:
                     done = [] if n else sorted(held, key=seat.__getitem__)
                     if done:
                         held.clear()
-                came_free = 0
+                came_free, tick = 0, len(starts) - 1
                 for r in done:
                     blocks = -(-last[r] // size)
                     if cache is not None:
                         blocks = cache.finish(r, last[r], blocks)
                     came_free += blocks
                     finish[r] = t
-                    self.finish_ticks.append(len(starts) - 1)
-                    if self.on_finish is not None:
-                        horizon = min(horizon, self.on_finish(r, t))
+                    finished_in(tick)
+                    if on_finish is not None:
+                        horizon = min(horizon, on_finish(r, t))
                 free += came_free
-                self.freed.extend((len(starts) - 1, came_free))
+                freed((tick, came_free))
             if observer is not None:
                 step.finished, step.free_end = done, free
                 self.keep(t, k, n, context, free, pointer, taken)
@@ -967,14 +972,13 @@ def _ticks(replica: Replica) -> tuple[Ticks, Any]:
     swapped, swap_s = np.zeros(count, np.int64), np.zeros(count)
     for tick, blocks, seconds in replica.swap_log:
         swapped[tick], swap_s[tick] = blocks, seconds
-    before = np.concatenate([[0], taken[:-1]]) if count else taken
-    gone = np.concatenate([[0], np.cumsum(finished)[:-1]]) if count else finished
+    gone = np.cumsum(finished) - finished
     arrived = np.searchsorted(np.array(replica.arrivals[:-1]), start, side="right")
     ticks = Ticks(
         start=start, duration=end - start, running=taken - gone, waiting=arrived - taken, decode_seqs=d_seqs,
         decode_context=d_context + d_seqs * into, prefill_seqs=p_seqs, prefill_tokens=p_tokens, prefill_pairs=p_pairs,
         prefill_context=p_context, sampled=d_seqs + fresh, free_blocks=free, free_end=free_end, preempted=preempted,
-        admitted=taken - before + preempted, finished=finished, swapped_blocks=swapped, swap_s=swap_s,
+        admitted=np.diff(taken, prepend=0) + preempted, finished=finished, swapped_blocks=swapped, swap_s=swap_s,
         replica=np.full(count, replica.number, np.int64),
     )
     return ticks, steady

@@ -99,8 +99,6 @@ class Router:
                 heappush(self.coming, (when, follower))
 
     def _several(self) -> None:
-        lives = [replica.ticks() for replica in self.replicas]
-        clocks = [next(life) for life in lives]
         lockstep = bool(self.followers)
 
         def ended(r: int, now: float) -> float:
@@ -112,6 +110,9 @@ class Router:
 
         for replica in self.replicas:
             replica.on_finish = ended
+        lives = [replica.ticks() for replica in self.replicas]
+        for life in lives:
+            next(life)
         clocks = [INF] * len(lives)
         alive = [True] * len(lives)
         while True:

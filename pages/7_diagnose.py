@@ -11,8 +11,9 @@ import streamlit as st
 from sim import advice as desk
 from sim.results import Run
 from sim.scenario import Scenario, SimError
-from sim.sentences import Blanks
+from sim.sentences import Blanks, Note
 from sim.vllm import export
+from sim.vllm.clean import scrub
 from sim.vllm.paste import Report, diagnose
 from ui import charts, controls, frame, incidents, narration, series, state, text, traffic
 from ui.text import has, percent, seconds, t
@@ -247,6 +248,11 @@ def small(title: str, entries: list[str]) -> str:
     return f"<b>{html.escape(title)}</b><ul>{''.join(f'<li>{e}</li>' for e in shown)}</ul>"
 
 
+def noted(notes: list[Note]) -> list[str]:
+    """What the readers noted, in the visitor's language."""
+    return [t(f"note.{n.code}").format_map(Blanks(n.params)) for n in notes]
+
+
 def figure(name: str, value: object) -> str:
     """A figure that was read, as the table shows it."""
     if value is None:
@@ -260,8 +266,7 @@ def figure(name: str, value: object) -> str:
 
 def show(report: Report) -> None:
     """What was recognised, what else it could be, what to measure, what could not be known."""
-    clean = report.as_dict()
-    parse = clean["parse"] or {}
+    parse = scrub(report.parse or {})
     engines = parse.get("engines") or ({"0": parse["last"]} if parse.get("last") else {})
     left, middle, right = frame.columns(3)
     with left:
@@ -301,16 +306,16 @@ def show(report: Report) -> None:
             + small(t("diagnose.also"), also)
             + small(t("diagnose.else_title"), [named(c) for c in first.alternatives] if first else [])
             + small(t("diagnose.measure_title"), [t(f"advice.measure_{m}") for m in first.measure] if first else [])
-            + small(t("diagnose.errors_title"), clean.get("errors", []))
+            + small(t("diagnose.errors_title"), noted(report.errors))
             + "</div>"
         )
     with right:
         hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
         st.html(
             "<div class='dd-small'>"
-            + small(t("diagnose.unknown_title"), clean.get("unknown", []))
-            + small(t("diagnose.warnings_title"), clean["warnings"] + clean.get("notes", []) + hidden)
-            + small(t("diagnose.ignored_title"), clean.get("ignored", []))
+            + small(t("diagnose.unknown_title"), noted(report.unknown))
+            + small(t("diagnose.warnings_title"), noted(report.warnings + report.notes) + hidden)
+            + small(t("diagnose.ignored_title"), noted(report.ignored))
             + "</div>"
         )
 
@@ -354,7 +359,7 @@ def simulation(report: Report) -> None:
     b, a = state.runs(s)
     before_after(b, a)
     if notes:
-        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(t(f"diagnose.note.{n.code}", **n.params) for n in notes))
+        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(noted(notes)))
     command = export.command_line(s.b)
     with st.expander(t("diagnose.sim_command")):
         st.code(str(command), language="bash", wrap_lines=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +35,14 @@ def say(key: str, params: Mapping[str, Any]) -> str:
     return TEXT[key].format_map(Blanks(params))
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something worth saying of what was read: a code and what fills its sentence; `str()` is English."""
+class Note(str):
+    """Something worth saying of what was read: the English sentence, which knows its code and what fills it."""
 
     code: str
     params: Mapping[str, Any]
 
-    def __str__(self) -> str:
-        return say(f"note.{self.code}", self.params)
-
-
-def note(code: str, **params: Any) -> Note:
-    """Short for Note(code, params)."""
-    return Note(code, params)
+    def __new__(cls, code: str, **params: Any) -> Note:
+        """The sentence `note.<code>` with these parameters."""
+        made = super().__new__(cls, say(f"note.{code}", params))
+        made.code, made.params = code, params
+        return made

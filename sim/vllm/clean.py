@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from typing import Any
+
+from sim.sentences import Note
 
 MAX_CHARS = 1_200_000
 """Longer pastes are cut here (from the middle), so that an answer stays within a second."""
@@ -30,9 +33,41 @@ _SECRET_VALUE = re.compile(
 HIDDEN = "<secret>"
 
 
-def decode(data: bytes | str) -> tuple[str, list[str], str]:
+@dataclass(slots=True)
+class Reading:
+    """What was read of a paste: `parse` in the desk's terms (None: nothing), what was repaired, what could not be known.
+
+    ignored: what was passed over; redact: names of the secrets that were hidden; removed: flags of older versions, with
+    their values; format: the wrapping that was taken off; engine: whose it is.
+    """
+
+    parse: dict[str, Any] | None
+    warnings: list[Note] = field(default_factory=list)
+    errors: list[Note] = field(default_factory=list)
+    unknown: list[Note] = field(default_factory=list)
+    ignored: list[Note] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    image: str | None = None
+    redact: list[str] = field(default_factory=list)
+    removed: dict[str, Any] = field(default_factory=dict)
+    format: str = ""
+    engine: str = "vllm"
+
+
+def note(code: str, **params: Any) -> Note:
+    """A Note (sim.sentences) without secrets in it."""
+    return Note(code, **{name: scrub(value) for name, value in params.items()})
+
+
+def once(notes: list[Note]) -> list[Note]:
+    """The notes, each said once."""
+    return list(dict.fromkeys(notes))
+
+
+def decode(data: bytes | str) -> tuple[str, list[Note], str]:
     """The text of a paste, notes on what was done to it, and what it is if it is not text ("" or "binary")."""
-    notes: list[str] = []
+    notes: list[Note] = []
     if isinstance(data, bytes):
         start = data[:65536]
         if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -48,7 +83,7 @@ def decode(data: bytes | str) -> tuple[str, list[str], str]:
     if "\0" in head_text or odd > 0.1 * len(head_text) + 2:
         return "", notes, "binary"
     if len(text) > MAX_CHARS:
-        notes.append(f"paste of {len(text)} characters: only the first and last {MAX_CHARS // 2} were read")
+        notes.append(note("cut", characters=len(text), half=MAX_CHARS // 2))
         half = MAX_CHARS // 2
         head, tail = text[:half], text[-half:]
         text = (head.rpartition("\n")[0] or head) + "\n" + (tail.partition("\n")[2] or tail)

@@ -19,6 +19,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from sim import catalog
 from sim.advice import likely_cap
 from sim.scenario import SETTINGS, Scenario, SimError
+from sim.sentences import Note
+
+from .clean import note
 
 if TYPE_CHECKING:
     from sim.results import Run
@@ -57,37 +60,6 @@ def defaults(gpu: str, model: str = "", version: tuple[int, int] = TODAY) -> dic
         except (SimError, ValueError, KeyError):
             found["max_model_len"] = SETTINGS["max_model_len"].default
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that had to be assumed or left out: a code and what fills it; `str()` is English (NOTES)."""
-
-    code: str
-    params: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return NOTES[self.code].format(**self.params)
-
-
-NOTES = {
-    "v0": "V0: its own defaults, and prompts before decodes unless chunked prefill is on",
-    "not_simulated": "{name} = {value} is not simulated here",
-    "no_model": "no model on the line: {model} stays",
-    "near_model": "{given} is not in the catalogue: {model}, the nearest in size, stands in for it",
-    "unknown_model": "{given} is not in the catalogue: {model} stands in; paste its config.json for the real shape",
-    "no_command": "no command line: model and budgets are those set here",
-    "cap_guess": "max_num_seqs = {value}: taken to be what runs while others wait",
-    "no_lengths": "lengths of prompts and outputs are not in the paste: those set here",
-    "more_comes": "there is a queue, so more arrives than is served: the rate is taken 25 % above what is finished",
-    "no_traffic": "a command says nothing of traffic: {rate} req/s, {prompt} prompt and {output} output tokens on average",
-    "no_rate": "no rate in the paste: the one set here",
-}
-"""English, by code; pages have the same in both languages (diagnose.note.*)."""
-
-
-def _note(code: str, **params: Any) -> Note:
-    return Note(code, params)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +132,7 @@ def settings_of(
     if found:
         version = (int(found[1]), int(found[2]))
         if version < (0, 8):
-            notes.append(_note("v0"))
+            notes.append(note("v0"))
     model = _model(str(parse.get("model", "")), start.model, notes)
     values: dict[str, Any] = defaults(card, model, version)
     values |= {"gpu": card, "model": model, "weights": _weights(parse)}
@@ -179,11 +151,11 @@ def settings_of(
         if setting.kind is float and isinstance(given, int) and not isinstance(given, bool):
             given = float(given)
         if not isinstance(given, setting.kind) or (setting.choices and given not in setting.choices):
-            notes.append(_note("not_simulated", name=name, value=str(given)[:60]))
+            notes.append(note("not_simulated", name=name, value=str(given)[:60]))
             continue
         number: Any = given
         if setting.low is not None and setting.high is not None and not setting.low <= number <= setting.high:
-            notes.append(_note("not_simulated", name=name, value=given))
+            notes.append(note("not_simulated", name=name, value=given))
             continue
         values[name] = given
     eplb = parse.get("eplb_config")
@@ -197,7 +169,7 @@ def settings_of(
         values["max_num_batched_tokens"] = max(values["max_num_batched_tokens"], values["max_num_seqs"])
     for name in ("pipeline_parallel_size", "speculative_config", "cpu_offload_gb", "enable_lora", "kv_transfer_config"):
         if parse.get(name) not in (None, 1, False):
-            notes.append(_note("not_simulated", name=name, value=str(parse[name])[:60]))
+            notes.append(note("not_simulated", name=name, value=str(parse[name])[:60]))
     return start.but(**values), notes
 
 
@@ -221,7 +193,7 @@ def _model(given: str, fallback: str, notes: list[Note]) -> str:
         return re.sub(r"[^a-z0-9]", "", bare.replace("3.3-70b", "3.1-70b"))
 
     if not given:
-        notes.append(_note("no_model", model=fallback))
+        notes.append(note("no_model", model=fallback))
         return fallback
     names = list(catalog.models())
     for name in names:
@@ -232,13 +204,13 @@ def _model(given: str, fallback: str, notes: list[Note]) -> str:
         wanted = float(size[1])
         near = min(names, key=lambda n: abs(np.log(catalog.model(n).parameters / 1e9 / wanted)))
         if abs(catalog.model(near).parameters / 1e9 / wanted - 1) < 0.5:
-            notes.append(_note("near_model", given=given[:60], model=near))
+            notes.append(note("near_model", given=given[:60], model=near))
             return near
     try:
         catalog.model(given)
         return given
     except (SimError, ValueError, KeyError):
-        notes.append(_note("unknown_model", given=given[:60], model=fallback))
+        notes.append(note("unknown_model", given=given[:60], model=fallback))
         return fallback
 
 
@@ -710,10 +682,10 @@ def scenario_of(
     if settings:
         scenario, notes = settings_of(settings, base=base, image=image)
     else:
-        scenario, notes = base, [_note("no_command")]
+        scenario, notes = base, [note("no_command")]
     if not parse:
         traffic = {"rate": f"{base.request_rate:g}", "prompt": base.prompt_tokens, "output": base.output_tokens}
-        return scenario, [*notes, _note("no_traffic", **traffic)]
+        return scenario, [*notes, note("no_traffic", **traffic)]
     config: Mapping[str, Any] = parse.get("config") or {}
     one: Mapping[str, Any] = parse.get("last") or parse.get("aggregate") or next(iter((parse.get("engines") or {}).values()), {})
     engines = list((parse.get("engines") or {}).values()) or [one]
@@ -732,7 +704,7 @@ def scenario_of(
     ):
         running = max((e.get("running") or 0) for e in engines)
         wanted["max_num_seqs"] = max(1, likely_cap(running, None) or int(running))
-        notes.append(_note("cap_guess", value=wanted["max_num_seqs"]))
+        notes.append(note("cap_guess", value=wanted["max_num_seqs"]))
     if "max_num_seqs" in wanted:
         wanted["max_num_batched_tokens"] = max(scenario.max_num_batched_tokens, wanted["max_num_seqs"])
     if len(engines) > 1 and "data_parallel_size" not in settings:
@@ -753,7 +725,7 @@ def scenario_of(
             "output_tokens": max(1, round(output)),
         }
     else:
-        notes.append(_note("no_lengths"))
+        notes.append(note("no_lengths"))
     mean_output = output or scenario.output_tokens
     rates: Mapping[str, Any] = parse.get("rates") or {}
     speed = rates.get("gen_tok_s") or one.get("gen_tok_s") or sum(e.get("gen_tok_s") or 0 for e in engines)
@@ -767,11 +739,11 @@ def scenario_of(
         rate = sum(running / seconds for running, seconds in served)  # Little's law of the running requests
     if rate and (one.get("waiting") or 0) > 0:
         rate *= 1.25  # a queue: more comes than is served
-        notes.append(_note("more_comes"))
+        notes.append(note("more_comes"))
     if rate:
         wanted |= {"arrival": "poisson", "request_rate": float(min(5000.0, max(0.01, round(rate, 2))))}
     else:
-        notes.append(_note("no_rate"))
+        notes.append(note("no_rate"))
     for name in list(wanted):
         setting = SETTINGS[name]
         if setting.low is not None and setting.high is not None:

@@ -6,10 +6,9 @@ Records are matched with their blanks taken out, so that a line which a terminal
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
-from .clean import strip_colour, unwrap_json_lines
+from .clean import Reading, note, strip_colour, unwrap_json_lines
 from .metrics import aggregate
 
 # A line that begins a record. Anything else is the rest of the line before it.
@@ -158,17 +157,6 @@ _MARKS = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Reading:
-    """What was read: `parse` in the desk's terms, and what was repaired, ignored or not known."""
-
-    parse: dict[str, Any] | None
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    ignored: dict[str, int] = field(default_factory=dict)
-    format: str = ""
-
-
 def looks_like_log(text: str) -> bool:
     """Whether the text holds a log line of an inference server that says something of load, memory or a failure."""
     head = text if len(text) < 600_000 else text[:300_000] + text[-300_000:]
@@ -253,7 +241,7 @@ def read(text: str) -> Reading:
                     if number is not None and scale != 1.0:
                         number = round(number * scale, 6)
                     if number is None:
-                        reading.unknown.append(f"{key} is {match[1]}")
+                        reading.unknown.append(note("value_unknown", name=key, value=match[1]))
                     sample[key] = (
                         _tidy(number)
                         if key not in ("kv_usage", "prompt_tok_s", "gen_tok_s", "prefix_hit_rate")
@@ -329,7 +317,7 @@ def read(text: str) -> Reading:
                 family = family or ("vllm-v1" if "available_gib" in parse else "vllm-v0")
             break
     if not samples and not config and not error and not cumulative and "preemption_mode" not in parse:
-        return Reading(None, ignored={"lines": len(all_records)})
+        return Reading(None)
     parse = {"engine_family": family or "vllm-v1", **parse}
     if error:
         parse["error"] = error
@@ -337,16 +325,14 @@ def read(text: str) -> Reading:
         parse["preemptions_total"] = cumulative[-1]
         if len(cumulative) > 1 and cumulative[-1] >= cumulative[0]:
             parse["preemptions_delta"] = cumulative[-1] - cumulative[0]
-            reading.warnings.append(
-                "V0 prints this warning at every 50th preemption only: the counter counts, not the lines"
-            )
+            reading.warnings.append(note("every_50th"))
     if is_cpu:
         for mine in samples.values():
             for sample in mine:
                 cpu = sample.get("cpu_kv_usage")
                 if cpu is not None and not sample.get("kv_usage"):
                     sample["kv_usage"] = sample.pop("cpu_kv_usage")
-        reading.warnings.append("a CPU build: its CPU KV cache is the main pool, not swap space")
+        reading.warnings.append(note("cpu_build"))
     if "all" in samples and len(samples) > 1:
         del samples["all"]
     if samples or error:
@@ -364,13 +350,9 @@ def read(text: str) -> Reading:
     if config:
         parse["config"] = config
     if samples and "preemptions_total" not in parse and "preemptions_delta" not in parse:
-        v1 = parse["engine_family"] == "vllm-v1"
-        reading.unknown.append(
-            "preemptions: "
-            + ("this version logs none; vllm:num_preemptions_total counts them" if v1 else "no warning in the paste")
-        )
+        reading.unknown.append(note("preemptions_not_logged" if parse["engine_family"] == "vllm-v1" else "no_preemption_line"))
     if others:
-        reading.ignored["other lines"] = others
+        reading.ignored.append(note("other_lines", count=others))
     reading.parse = parse
     return reading
 
@@ -397,8 +379,6 @@ def _finish_config(config: dict[str, Any], reading: Reading) -> None:
         if abs(size - near) < 0.02 * size:
             config["block_size"] = size
             config.setdefault("kv_tokens", blocks * size)
-            reading.warnings.append(f"block size {size} worked out from blocks, length and concurrency")
+            reading.warnings.append(note("block_size", size=size))
     if times:
-        reading.warnings.append(
-            f'"Maximum concurrency {times:g}x" is the pool divided by max_model_len; it is no limit on requests'
-        )
+        reading.warnings.append(note("maximum_concurrency", times=times))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from sim.sentences import Note
+
+from .clean import Reading, note
 
 _NAME = r"[a-zA-Z_][a-zA-Z0-9_:]*"
 _NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan)"
@@ -24,114 +29,52 @@ _EPOCH = re.compile(r"(?<!\d)(1[5-9]\d{8}(?:\.\d+)?)(?![\d])")
 
 # Name after the prefix -> our key. Several names for one thing: the first that is present counts.
 _GAUGES = {
-    "num_requests_running": "running",
-    "num_running_reqs": "running",
-    "batch_current_size": "running",
-    "num_requests_waiting": "waiting",
-    "num_queue_reqs": "waiting",
-    "queue_size": "waiting",
-    "num_requests_swapped": "swapped",
-    "kv_cache_usage_perc": "kv_usage",
-    "gpu_cache_usage_perc": "kv_usage",
-    "token_usage": "kv_usage",
-    "cpu_cache_usage_perc": "cpu_kv_usage",
-    "gpu_prefix_cache_hit_rate": "prefix_hit_rate",
-    "cache_hit_rate": "prefix_hit_rate",
-    "gen_throughput": "gen_tok_s",
-    "avg_generation_throughput_toks_per_s": "gen_tok_s",
-    "avg_prompt_throughput_toks_per_s": "prompt_tok_s",
-    "num_request_max": "max_num_seqs",
-    "max_running_requests": "max_num_seqs",
-    "max_running_reqs": "max_num_seqs",
-    "num_used_tokens": "used_tokens",
-    "max_total_num_tokens": "kv_tokens",
-    "num_requests_deferred": "waiting_deferred",
-    "num_grammar_queue_reqs": "waiting_grammar",
-    "num_retracted_reqs": "retracted",
-    "current_qps": "qps",
-    "num_prefill_requests": "prefilling",
-    "num_decoding_requests": "decoding",
-    "avg_ttft": "ttft_mean_s",
-    "avg_itl": "itl_mean_s",
+    "num_requests_running": "running", "num_running_reqs": "running", "batch_current_size": "running",
+    "num_requests_waiting": "waiting", "num_queue_reqs": "waiting", "queue_size": "waiting",
+    "num_requests_swapped": "swapped", "kv_cache_usage_perc": "kv_usage", "gpu_cache_usage_perc": "kv_usage",
+    "token_usage": "kv_usage", "cpu_cache_usage_perc": "cpu_kv_usage", "gpu_prefix_cache_hit_rate": "prefix_hit_rate",
+    "cache_hit_rate": "prefix_hit_rate", "gen_throughput": "gen_tok_s",
+    "avg_generation_throughput_toks_per_s": "gen_tok_s", "avg_prompt_throughput_toks_per_s": "prompt_tok_s",
+    "num_request_max": "max_num_seqs", "max_running_requests": "max_num_seqs", "max_running_reqs": "max_num_seqs",
+    "num_used_tokens": "used_tokens", "max_total_num_tokens": "kv_tokens",
+    "num_requests_deferred": "waiting_deferred", "num_grammar_queue_reqs": "waiting_grammar",
+    "num_retracted_reqs": "retracted", "current_qps": "qps", "num_prefill_requests": "prefilling",
+    "num_decoding_requests": "decoding", "avg_ttft": "ttft_mean_s", "avg_itl": "itl_mean_s",
     "avg_latency": "e2e_mean_s",
 }
 _COUNTERS = {
-    "num_preemptions_total": "preemptions_total",
-    "num_preemptions": "preemptions_total",
-    "num_retractions_total": "preemptions_total",
-    "num_retracted_requests_total": "preemptions_total",
-    "prompt_tokens_total": "prompt_tokens_total",
-    "prompt_tokens": "prompt_tokens_total",
-    "generation_tokens_total": "generation_tokens_total",
-    "generation_tokens": "generation_tokens_total",
-    "request_success_total": "requests_total",
-    "request_success": "requests_total",
-    "num_requests_total": "requests_total",
-    "prefix_cache_queries_total": "_queries",
-    "prefix_cache_queries": "_queries",
-    "prefix_cache_hits_total": "_hits",
-    "prefix_cache_hits": "_hits",
-    "gpu_prefix_cache_queries_total": "_gpu_queries",
-    "gpu_prefix_cache_queries": "_gpu_queries",
-    "gpu_prefix_cache_hits_total": "_gpu_hits",
-    "gpu_prefix_cache_hits": "_gpu_hits",
-    "external_prefix_cache_queries_total": "_ext_queries",
-    "external_prefix_cache_hits_total": "_ext_hits",
-    "mm_cache_queries_total": "_mm_queries",
-    "mm_cache_hits_total": "_mm_hits",
-    "admission_rejections_total": "rejections_total",
-    "request_failure_total": "failures_total",
+    "num_preemptions_total": "preemptions_total", "num_preemptions": "preemptions_total",
+    "num_retractions_total": "preemptions_total", "num_retracted_requests_total": "preemptions_total",
+    "prompt_tokens_total": "prompt_tokens_total", "prompt_tokens": "prompt_tokens_total",
+    "generation_tokens_total": "generation_tokens_total", "generation_tokens": "generation_tokens_total",
+    "request_success_total": "requests_total", "request_success": "requests_total",
+    "num_requests_total": "requests_total", "prefix_cache_queries_total": "_queries",
+    "prefix_cache_queries": "_queries", "prefix_cache_hits_total": "_hits", "prefix_cache_hits": "_hits",
+    "gpu_prefix_cache_queries_total": "_gpu_queries", "gpu_prefix_cache_queries": "_gpu_queries",
+    "gpu_prefix_cache_hits_total": "_gpu_hits", "gpu_prefix_cache_hits": "_gpu_hits",
+    "external_prefix_cache_queries_total": "_ext_queries", "external_prefix_cache_hits_total": "_ext_hits",
+    "mm_cache_queries_total": "_mm_queries", "mm_cache_hits_total": "_mm_hits",
+    "admission_rejections_total": "rejections_total", "request_failure_total": "failures_total",
     "corrupted_requests_total": "corrupted_total",
 }
 _HISTOGRAMS = {
-    "time_to_first_token_seconds": "ttft",
-    "inter_token_latency_seconds": "itl",
-    "time_per_output_token_seconds": "tpot",
-    "request_time_per_output_token_seconds": "tpot",
-    "e2e_request_latency_seconds": "e2e",
-    "request_queue_time_seconds": "queue",
-    "request_prefill_time_seconds": "prefill",
-    "request_decode_time_seconds": "decode",
-    "request_prompt_tokens": "prompt",
-    "request_generation_tokens": "output",
-    "iteration_tokens_total": "step_tokens",
-    "queue_time_seconds": "queue",
-    "request_mean_time_per_token_duration": "tpot",
-    "request_queue_duration": "queue",
-    "request_duration": "e2e",
-    "request_inference_duration": "inference",
+    "time_to_first_token_seconds": "ttft", "inter_token_latency_seconds": "itl",
+    "time_per_output_token_seconds": "tpot", "request_time_per_output_token_seconds": "tpot",
+    "e2e_request_latency_seconds": "e2e", "request_queue_time_seconds": "queue",
+    "request_prefill_time_seconds": "prefill", "request_decode_time_seconds": "decode",
+    "request_prompt_tokens": "prompt", "request_generation_tokens": "output", "iteration_tokens_total": "step_tokens",
+    "queue_time_seconds": "queue", "request_mean_time_per_token_duration": "tpot", "request_queue_duration": "queue",
+    "request_duration": "e2e", "request_inference_duration": "inference",
 }
 _TOKEN_HISTOGRAMS = {"prompt", "output", "step_tokens"}
 _NIM = {
-    "num_requests_running",
-    "num_requests_waiting",
-    "gpu_cache_usage_perc",
-    "num_request_max",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "request_success_total",
-    "request_failure_total",
-    "kv_cache_usage_perc",
+    "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "num_request_max", "prompt_tokens_total",
+    "generation_tokens_total", "request_success_total", "request_failure_total", "kv_cache_usage_perc",
     "num_preemptions_total",
 }
 _WHERE = (
-    "model_name",
-    "model",
-    "modelName",
-    "instance",
-    "pod",
-    "server",
-    "worker",
-    "ReplicaId",
-    "replica",
-    "deployment",
-    "namespace",
-    "cluster",
-    "job",
-    "dp_rank",
-    "moe_ep_rank",
-    "WorkerId",
-    "NodeAddress",
+    "model_name", "model", "modelName", "instance", "pod", "server", "worker", "ReplicaId", "replica", "deployment",
+    "namespace", "cluster", "job", "dp_rank", "moe_ep_rank", "WorkerId", "NodeAddress",
 )
 _IGNORED_KINDS = ("python_", "process_", "http_", "go_", "promhttp_", "scrape_", "up")
 
@@ -155,16 +98,6 @@ class Page:
 
     samples: list[Sample] = field(default_factory=list)
     time: float | None = None
-
-
-@dataclass(slots=True)
-class Reading:
-    """What was read: `parse` in the desk's terms, and what was repaired, ignored or not known."""
-
-    parse: dict[str, Any] | None
-    warnings: list[str] = field(default_factory=list)
-    ignored: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
 
 
 def looks_like_metrics(text: str) -> bool:
@@ -409,7 +342,7 @@ def _quantile(buckets: Mapping[float, float], q: float) -> list[float | None] | 
     return None
 
 
-def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict[str, Any]:
+def _engine_figures(samples: list[Sample], unknown: list[Note], who: str) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     chosen: dict[str, tuple[int, str]] = {}
     histograms: dict[str, dict[str, Any]] = {}
@@ -454,10 +387,10 @@ def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict
         rank = (order[name], name)
         value = _number(s.value)
         if value is None:
-            unknown.append(f"{s.name} of engine {who} is {s.value}: unknown")
+            unknown.append(note("is_unknown", name=s.name, engine=who, value=s.value))
         if key == "prefix_hit_rate" and value is not None and value < 0:
             value = None
-            unknown.append(f"{s.name} = {s.value:g}: prefix caching not enabled, no hit rate")
+            unknown.append(note("no_prefix_caching", name=s.name, value=s.value))
         if key not in chosen or rank < chosen[key]:
             chosen[key] = rank
             figures[key] = value
@@ -480,7 +413,7 @@ def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict
         if figures.get(key) is None:
             figures[key] = round(hits / queries, 4) if queries and hits is not None else None
             if not queries:
-                unknown.append(f"{key} of engine {who}: no query yet (0/0)")
+                unknown.append(note("no_query", name=key, engine=who))
     for stem, h in histograms.items():
         key = _HISTOGRAMS[stem]
         unit = "" if key in _TOKEN_HISTOGRAMS else "_s"
@@ -491,7 +424,7 @@ def _engine_figures(samples: list[Sample], unknown: list[str], who: str) -> dict
             good = count > 0 and not math.isnan(h["sum"])
             figures[f"{key}_mean{unit}"] = round(h["sum"] / count, 4) if good else None
             if not good:
-                unknown.append(f"mean {key} of engine {who}: no observation yet (0/0)")
+                unknown.append(note("no_observation", name=key, engine=who))
         if h["buckets"]:
             figures[f"{key}_p50_bucket"] = _quantile(h["buckets"], 0.5)
             figures[f"{key}_p99_bucket"] = _quantile(h["buckets"], 0.99)
@@ -574,7 +507,7 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
         for i, s in enumerate(page.samples):
             if _bare(s.name) not in ("lora_requests_info", "cache_config_info"):
                 engines.setdefault(keys[i], []).append(s)
-        unknown: list[str] = []
+        unknown: list[Note] = []
         table = {who: _engine_figures(mine, unknown, who) for who, mine in sorted(engines.items())}
         table = {who: figures for who, figures in table.items() if figures}
         served = {
@@ -588,7 +521,7 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
         reading.unknown = unknown
     last = parsed[-1]
     if not last:
-        reading.warnings.append("samples of an inference server, but none that says how it is doing")
+        reading.warnings.append(note("no_gauges"))
     parse["engines"] = last
     if len(last) > 1:
         parse["aggregate"] = aggregate(last)
@@ -610,23 +543,16 @@ def read(text: str, scrapes: list[Page] | None = None) -> Reading:
     if models:
         parse["models"] = models
     if "kv_cache_usage_perc" in names and "gpu_cache_usage_perc" in names:
-        reading.warnings.append(
-            "both kv_cache_usage_perc and gpu_cache_usage_perc: a version in between; the first one counts"
-        )
-    for key, label in (
-        ("running", "requests running"),
-        ("waiting", "requests waiting"),
-        ("kv_usage", "KV cache usage"),
-    ):
+        reading.warnings.append(note("both_kv_names"))
+    for key in ("running", "waiting", "kv_usage"):
         if all(e.get(key) is None for e in last.values()):
-            reading.unknown.append(f"{label}: not on this page")
+            reading.unknown.append(note(f"no_{key}"))
     if len(found) == 1 and any(e.get("preemptions_total") for e in last.values()):
-        reading.unknown.append("preemption rate: counters since start; a second scrape a minute later gives the rate")
+        reading.unknown.append(note("one_scrape"))
     reading.parse = parse
-    for line in text.split("\n", 20_000)[:20_000]:
-        for start in _IGNORED_KINDS:
-            if line.startswith(start):
-                reading.ignored[start] = reading.ignored.get(start, 0) + 1
+    starts = [line for line in text.split("\n", 20_000)[:20_000] if line.startswith(_IGNORED_KINDS)]
+    counts = Counter(next(kind for kind in _IGNORED_KINDS if line.startswith(kind)) for line in starts)
+    reading.ignored = [note("other_series", name=kind, count=count) for kind, count in counts.items()]
     return reading
 
 
@@ -662,14 +588,14 @@ def _rates(parse: dict[str, Any], parsed: list[dict[str, dict[str, Any]]], found
             continue
         if any(b < a for a, b in pairs):
             rates[rate] = None
-            reading.warnings.append(f"{key} fell between the scrapes: the server was restarted, no rate")
+            reading.warnings.append(note("restarted", name=key))
             continue
         delta = sum(b - a for a, b in pairs)
         if key == "preemptions_total":
             parse["preemptions_delta"] = delta
         rates[rate] = round(delta / seconds, 4) if seconds else (0.0 if delta == 0 else None)
     if not seconds:
-        reading.unknown.append("time between the scrapes: not in the paste, so rates are unknown")
+        reading.unknown.append(note("no_interval"))
     else:
         parse["interval_s"] = seconds
     parse["rates"] = rates

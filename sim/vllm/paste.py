@@ -9,18 +9,21 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sim.advice import Advice, Figures, advise
+from sim.catalog import model_from_config
+from sim.scenario import SimError
+from sim.sentences import Note
 
 from . import logs, metrics, serve
-from .clean import MAX_CHARS, decode, scrub, strip_colour, unwrap_json_lines
+from .clean import MAX_CHARS, Reading, decode, note, once, scrub, strip_colour, unwrap_json_lines
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(slots=True, kw_only=True)
+class Report(Reading):
     """What was recognised in a paste.
 
     kind: metrics | log | serve_cmd | model_config | unknown. parse: what was read, None if nothing. what: the paste in
@@ -29,28 +32,24 @@ class Report:
 
     kind: str
     what: str
-    parse: dict[str, Any] | None = None
     error: str = ""
-    warnings: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    image: str | None = None
-    redact: list[str] = field(default_factory=list)
-    format: str = ""
     settings: dict[str, Any] = field(default_factory=dict)  # of a command line found beside metrics or logs
     advice: list[Advice] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, reading: Reading, kind: str, what: str, **more: Any) -> Report:
+        """The report on something that was read."""
+        report = cls(parse=None, kind=kind, what=what, **more)
+        for part in fields(Reading):
+            setattr(report, part.name, getattr(reading, part.name))
+        report.parse = scrub(reading.parse)
+        return report
+
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. Holds no secret: what looks like one is replaced."""
+        """For JSON, in English. Holds no secret: what looks like one is replaced."""
         data: dict[str, Any] = {"kind": self.kind, "what": self.what, "parse": self.parse}
-        for name in ("error", "format", "image"):
-            if getattr(self, name):
-                data[name] = getattr(self, name)
         data["warnings"] = self.warnings
-        for name in ("errors", "env", "redact", "ignored", "unknown", "notes", "settings"):
+        for name in ("error", "format", "image", "errors", "env", "redact", "ignored", "unknown", "notes", "settings"):
             if getattr(self, name):
                 data[name] = getattr(self, name)
         data["diagnosis"] = self.advice[0].as_dict() if self.advice else None
@@ -60,17 +59,22 @@ class Report:
         return clean
 
 
+def _no(kind: str, what: str, error: str, *notes: Note) -> Report:
+    """The report on something of which nothing could be read."""
+    return Report(parse=None, kind=kind, what=what, error=error, notes=list(notes))
+
+
 def diagnose(data: bytes | str) -> Report:
     """The report on a paste. Never raises; answers within a second whatever it is given."""
     text, notes, what = decode(data)
     if what:
-        return Report("unknown", what, error="not text: paste the text of /metrics, a log, a command or config.json")
+        return _no("unknown", what, "not text: paste the text of /metrics, a log, a command or config.json")
     if not text.strip():
-        return Report("unknown", "empty", error="nothing in the paste")
+        return _no("unknown", "empty", "nothing in the paste")
     try:
         report = _recognise(text)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
-        report = Report("unknown", "text", error=f"could not be read ({type(error).__name__})")
+        report = _no("unknown", "text", f"could not be read ({type(error).__name__})")
     report.notes = notes + report.notes
     return report
 
@@ -113,15 +117,11 @@ def _json(text: str) -> Report | None:
             for k, v in data.items()
             if isinstance(v, (str, int, float, bool)) or k in ("architectures", "text_config")
         }
-        report = Report("model_config", "config.json of a model", keep)
+        report = Report(parse=keep, kind="model_config", what="config.json of a model")
         try:
-            from sim.catalog import model_from_config
-
             report.settings = {"model": model_from_config(text)}
-        except ImportError:
-            report.notes.append("this model cannot be simulated here")
-        except (ValueError, KeyError, TypeError) as error:
-            report.errors.append(str(error))
+        except (SimError, ValueError, KeyError, TypeError) as error:
+            report.errors.append(note("said", words=str(error)))
         return report
     return None
 
@@ -146,37 +146,22 @@ def _metrics(text: str) -> Report:
     return report
 
 
-def _finish_metrics(reading: metrics.Reading) -> Report:
+def _finish_metrics(reading: Reading) -> Report:
     if reading.parse is None:
-        return Report("metrics", "text", error="no samples")
-    ignored = [f"{name}* ({count} lines)" for name, count in reading.ignored.items()]
-    parse: dict[str, Any] = scrub(reading.parse)
-    return Report(
-        "metrics",
-        f"/metrics of {parse['engine_family']}",
-        parse,
-        warnings=reading.warnings,
-        ignored=ignored,
-        unknown=list(dict.fromkeys(reading.unknown)),
-        advice=advise(Figures.of_paste(parse)),
-    )
+        return _no("metrics", "text", "no samples")
+    reading.unknown = once(reading.unknown)
+    report = Report.of(reading, "metrics", f"/metrics of {reading.parse['engine_family']}")
+    report.advice = advise(Figures.of_paste(report.parse or {}))
+    return report
 
 
 def _log(text: str) -> Report | None:
     reading = logs.read(text)
     if reading.parse is None:
         return None
-    parse: dict[str, Any] = scrub(reading.parse)
-    report = Report(
-        "log",
-        f"log of {parse['engine_family']}",
-        parse,
-        format=reading.format,
-        warnings=list(dict.fromkeys(reading.warnings)),
-        unknown=list(dict.fromkeys(reading.unknown)),
-        ignored=[f"{k} ({v})" for k, v in reading.ignored.items()],
-    )
-    report.settings = _settings_beside(text)
+    reading.warnings, reading.unknown = once(reading.warnings), once(reading.unknown)
+    report = Report.of(reading, "log", f"log of {reading.parse['engine_family']}", settings=_settings_beside(text))
+    parse = report.parse or {}
     if parse.get("samples") or parse.get("error"):
         report.advice = advise(Figures.of_paste(parse, report.settings))
     return report
@@ -186,22 +171,9 @@ def _serve(text: str) -> Report | None:
     reading = serve.read(text)
     if reading.parse is None and not reading.errors:
         return None
-    report = Report(
-        "serve_cmd",
-        f"command line of {reading.engine}",
-        reading.parse,
-        format=reading.format,
-        warnings=reading.warnings,
-        errors=reading.errors,
-        env=reading.env,
-        image=reading.image,
-        redact=list(dict.fromkeys(reading.redact)),
-        notes=reading.notes,
-        ignored=reading.ignored,
-        settings=dict(reading.parse or {}),
-    )
-    if reading.parse is None:
-        report.error = "no server command"
+    reading.redact = list(dict.fromkeys(reading.redact))
+    report = Report.of(reading, "serve_cmd", f"command line of {reading.engine}", settings=dict(reading.parse or {}))
+    report.error = "" if reading.parse is not None else "no server command"
     return report
 
 
@@ -209,37 +181,15 @@ def _nothing(text: str) -> Report:
     """What a paste is that says nothing of a server."""
     head = text[:4000].lstrip().lower()
     if re.match(r"<!doctype|<html|<head|<body|<\?xml|<svg", head) or "</html>" in text[-4000:].lower():
-        return Report(
-            "metrics",
-            "html",
-            error="no samples",
-            notes=["an HTML page, not /metrics: check path, port and proxy (an error page of a web server?)"],
-        )
-    if re.search(
-        r"(?m)^(?:# (?:HELP|TYPE) |[a-z_:][\w:]*(?:\{[^}\n]{0,2000}\})? [\d.+\-eEInfNa]{1,30}$)", text[:200_000]
-    ):
-        return Report(
-            "metrics",
-            "metrics",
-            error="no samples",
-            notes=["Prometheus text, but no series of an inference server (vllm:, sglang:, tgi_, NIM)"],
-        )
+        return _no("metrics", "html", "no samples", note("html"))
+    if re.search(r"(?m)^(?:# (?:HELP|TYPE) |[a-z_:][\w:]*(?:\{[^}\n]{0,2000}\})? [\d.+\-eEInfNa]{1,30}$)", text[:200_000]):
+        return _no("metrics", "metrics", "no samples", note("other_metrics"))
     if re.search(r"curl: \(\d+\)|connection refused|404 page not found|502 bad gateway|not found", head):
-        return Report(
-            "metrics",
-            "error",
-            error="no samples",
-            notes=["an error message, not /metrics: is the server up, on this port?"],
-        )
+        return _no("metrics", "error", "no samples", note("curl_error"))
     if re.search(r"Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):", text[:200_000], re.M):
-        return Report(
-            "log",
-            "traceback",
-            error="no line of an inference server that this page knows",
-            notes=["a Python traceback; paste the lines above it too, from the first error"],
-        )
+        return _no("log", "traceback", "no line of an inference server that this page knows", note("traceback"))
     what = "prose" if len(text) > 200 and text[:20_000].count(" ") > 0.1 * min(len(text), 20_000) else "text"
-    return Report("unknown", what, error="neither /metrics, nor log lines, nor a serve command, nor config.json")
+    return _no("unknown", what, "neither /metrics, nor log lines, nor a serve command, nor config.json")
 
 
 # ------------------------------------------------------------------------------------------------------------- from a shell

@@ -79,7 +79,7 @@ def draw_eight(flow: Flow) -> None:
         key, ratio=count(end_s / end_c), done7=seconds(float(gantt.spoken(static)[1][0])), home7=seconds(float(static.finish[0])),
         idle=percent(idle / held), long_c=seconds(float(continuous.finish[LONG_ONE])),
         long_s=seconds(float(static.finish[LONG_ONE])), **numbers,
-    ))
+    ), then=(t("start.eight_then"), {"output_tokens": SHORT}))
 
 
 def at_work(run: Run) -> float:
@@ -96,7 +96,13 @@ def e2e(run: Run) -> np.ndarray:
 def draw_stream(flow: Flow) -> None:
     from ui import charts
 
-    controls.knob("request_rate", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
+    if lesson.bench(flow):
+        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
+        with left:
+            controls.knob("request_rate", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
+        with right:
+            lesson.presets([(t(f"start.stream_preset_{k}"), {"request_rate": r}) for k, r in
+                            (("quiet", 1.0), ("busy", 6.0), ("flood", 12.0))], key="stream")
     b, a = pair(flow.s.b)
     continuous, static = state.run(b), state.run(a)
     took_c, took_s = e2e(continuous), e2e(static)
@@ -112,7 +118,7 @@ def draw_stream(flow: Flow) -> None:
             lines.append(charts.Line(took_c, share, "decode", t("start.continuous")))
         charts.curve(
             t("start.stream_done"), lines, x_title=t("start.stream_x"), x_end=float(took_s[-1]) * 1.02, percent=True,
-            y_end=1.0, height=300, alt=t("start.stream_alt_done", **{**words, **({"p99_c": "?"} if hidden else {})}),
+            y_end=1.0, height=lesson.PICTURE, alt=t("start.stream_alt_done", **{**words, **({"p99_c": "?"} if hidden else {})}),
         )
     with right:
         lines = [charts.Line(static.ticks.start, static.ticks.decode_seqs + static.ticks.prefill_seqs, "idle",
@@ -122,14 +128,14 @@ def draw_stream(flow: Flow) -> None:
                                      "decode", t("start.continuous")))
         charts.timeline(
             t("start.stream_seats"), lines, limits=[("max_num_seqs", b.max_num_seqs)], y_end=b.max_num_seqs * 1.1,
-            x_end=max(static.duration_s, continuous.duration_s), height=300,
+            x_end=max(static.duration_s, continuous.duration_s), height=lesson.PICTURE,
             alt=t("start.stream_alt_seats", work_s=count(at_work(static)), work_c=hidden or count(at_work(continuous))),
         )
     qps_s, qps_c = static.summary().qps, continuous.summary().qps
     lesson.end(flow, explain=t(
         "start.stream_explain", ratio=count(p["p99_s"] / p["p99_c"]), idle_s=percent(1 - at_work(static) / b.max_num_seqs),
         qps_s=count(qps_s), qps_c=count(qps_c), **words,
-    ))
+    ), then=(t("start.stream_then"), {"request_rate": 1.0}))
 
 
 def step_terms(run: Run) -> dict[str, float]:
@@ -142,7 +148,12 @@ def step_terms(run: Run) -> dict[str, float]:
 def draw_few(flow: Flow) -> None:
     from ui import charts
 
-    controls.knob("num_clients", USERS)
+    if lesson.bench(flow):
+        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
+        with left:
+            controls.knob("num_clients", USERS)
+        with right:
+            lesson.presets([(t(f"start.few_preset_{n}"), {"num_clients": n}) for n in (1, 2, 64)], key="few")
     b, a = pair(flow.s.b)
     continuous = {n: state.run(b.but(num_clients=n)) for n in USERS}
     static = {n: state.run(a.but(num_clients=n)) for n in USERS}
@@ -150,21 +161,20 @@ def draw_few(flow: Flow) -> None:
     now = flow.s.b.num_clients
     left, right = frame.columns(2)
     gain64 = percent(qps_c[-1] / qps_s[-1] - 1)
-    if not flow.revealed:
-        with left:
-            lesson.covered(300)
-        with right:
-            lesson.covered(300)
-        return
     at = USERS.index(now) if now in USERS else 0
+    lines = [charts.Line(USERS, qps_s, "idle", t("start.static"), dotted=True)]
+    if flow.revealed:
+        lines.append(charts.Line(USERS, qps_c, "decode", t("start.continuous")))
     with left:
         charts.curve(
-            t("start.few_rate"),
-            [charts.Line(USERS, qps_s, "idle", t("start.static"), dotted=True),
-             charts.Line(USERS, qps_c, "decode", t("start.continuous"))],
-            x_title=t("start.few_x"), x_start=1, x_end=64, log_x=True, height=300,
-            alt=t("start.few_alt_rate", gain64=gain64), marks=[(now, qps_c[at], "")],
+            t("start.few_rate"), lines, x_title=t("start.few_x"), x_start=1, x_end=64, log_x=True, y_end=qps_c[-1] * 1.1,
+            height=lesson.PICTURE, marks=[(now, (qps_c if flow.revealed else qps_s)[at], "")],
+            alt=t("start.few_alt_rate", gain64=gain64) if flow.revealed else t("start.few_alt_static"),
         )
+    if not flow.revealed:
+        with right:
+            lesson.covered(lesson.PICTURE)
+        return
     terms = [step_terms(continuous[n]) for n in USERS]
     parts = [("fixed", "preempted", ("fixed", "host", "all_reduce")), ("weights", "prefill", ("linear", "experts", "head")),
              ("kv", "kv", ("attention_decode", "attention_prefill"))]
@@ -172,7 +182,7 @@ def draw_few(flow: Flow) -> None:
     with right:
         charts.bars(
             t("start.few_step"), [str(n) for n in USERS],
-            [charts.Part(t(f"start.few_{name}"), colour, values[name]) for name, colour, _ in parts], height=300,
+            [charts.Part(t(f"start.few_{name}"), colour, values[name]) for name, colour, _ in parts], height=lesson.PICTURE,
             alt=t("start.few_alt_step"),
         )
     total = [sum(values[name][i] for name in values) / 1e3 for i in range(len(USERS))]
@@ -181,7 +191,7 @@ def draw_few(flow: Flow) -> None:
         "start.few_explain", users=now, qps_s=count(qps_s[at]), qps_c=count(qps_c[at]), gain=f"{100 * gain:+.0f}%",
         fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(total[0]),
         step64=seconds(total[-1]), per64=seconds(total[-1] / USERS[-1]),
-    ) + "\n\n" + lesson.says(t("start.few_honest")))
+    ), note=lesson.says(t("start.few_honest")), then=(t("start.few_then"), {"num_clients": 64}))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:

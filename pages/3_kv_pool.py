@@ -5,17 +5,18 @@ import streamlit as st
 from sim.memory import GIB, plan
 from sim.results import Run
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, series, state, terms
+from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.lesson import Flow, Scene
-from ui.text import count, percent, seconds, t
+from ui.text import count, seconds, t
 
 POOL = Scenario(request_rate=10, duration_s=20, prompt_tokens=1024, output_tokens=512, max_num_seqs=256)
 PER_REQUEST = 63  # blocks of 300 + 700 tokens
+BLOCKS = 256 * PER_REQUEST  # for 256 whole requests
 FULL = Scenario(
     gpu="A100-80GB", request_rate=22, duration_s=40, prompt_tokens=300, prompt_cv=0.3, output_tokens=700, output_cv=0.3,
-    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, num_gpu_blocks_override=256 * PER_REQUEST + 1,
+    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, num_gpu_blocks_override=BLOCKS + 1,
     enable_prefix_caching=False,
-)  # blocks for 256 whole requests
+)
 OVER = FULL.but(max_num_seqs=512)
 USERS = FULL.but(arrival="closed", duration_s=60, num_clients=350, max_num_seqs=512)
 THRASH = Scenario(
@@ -36,61 +37,34 @@ SCENES = [
 ]
 
 
-def figures(run: Run) -> dict[str, str]:
-    """A run's figures in words."""
-    s = run.summary()
-    return {
-        "qps": count(s.qps), "p99": seconds(s.e2e_p99), "ttft": seconds(s.ttft_p99), "itl": seconds(s.itl_p99),
-        "preempt": count(s.preemptions), "kv": percent(s.kv_max), "kvmean": percent(s.kv_mean),
-        "running": count(s.running_max), "waiting": count(s.waiting_max), "again": count(s.recomputed_tokens),
-        "swapped": count(s.swapped_blocks), "swap_s": seconds(float(run.ticks.swap_s.sum())), "persec": count(s.preemptions_per_s),
-        "duration": seconds(run.duration_s),
-    }
-
-
-def ab(b: Run, a: Run) -> dict[str, str]:
-    """Figures of both runs, those of A with `_a`."""
-    return {**figures(b), **{f"{k}_a": v for k, v in figures(a).items()}}
-
-
 def change(b: float, a: float) -> str:
     return f"{100 * (b / a - 1):+.0f}%" if a > 0 else "–"
 
 
 def four(flow: Flow, b: Run, a: Run) -> None:
     """Seats, queue, pool and what was thrown out: A alone before the reveal, both after it."""
-    words, end = ab(b, a), max(a.duration_s, b.duration_s if flow.revealed else 0.0)
-    alt = "kv_pool.alt_" if flow.revealed else "kv_pool.alt_a_"
-
-    def lines(of: object, colour: str) -> list[charts.Line]:
-        if flow.revealed:
-            return charts.both(of, b, a, colour)  # type: ignore[arg-type]
-        return [charts.Line(*of(a), colour, "A")]  # type: ignore[operator]
-
-    row = frame.columns(4)
-    first = series.first_preemption(b) if flow.revealed else series.first_preemption(a)
-    events = [(first, t("kv_pool.first"))] if first == first else []
-    with row[0]:
-        charts.timeline(t("kv_pool.kv"), lines(series.kv, "kv"), x_end=end, percent=True, height=290, events=events,
-                        alt=t(f"{alt}kv", **words))
-    with row[1]:
-        charts.timeline(t("kv_pool.running"), lines(series.running, "decode"), x_end=end, height=290,
-                        limits=[("max_num_seqs", (b if flow.revealed else a).scenario.max_num_seqs)],
-                        alt=t(f"{alt}running", **words))
-    with row[2]:
-        charts.timeline(t("kv_pool.waiting"), lines(series.waiting, "waiting"), x_end=end, height=290,
-                        alt=t(f"{alt}waiting", **words))
-    with row[3]:
-        charts.timeline(t("kv_pool.preempt"), lines(series.preemptions, "preempted"), x_end=end, height=290,
-                        alt=t(f"{alt}preempt", **words))
+    words, last = narration.figures(b, a), b if flow.revealed else a
+    end, first = max(a.duration_s, last.duration_s), series.first_preemption(last)
+    for place, name, of, colour, options in zip(frame.columns(4), ("kv", "running", "waiting", "preempt"), (
+        series.kv, series.running, series.waiting, series.preemptions), ("kv", "decode", "waiting", "preempted"), (
+        {"percent": True, "events": [(first, t("kv_pool.first"))]}, {"limits": [("max_num_seqs", last.scenario.max_num_seqs)]},
+        {}, {}), strict=True,
+    ):
+        with place:
+            charts.timeline(t(f"kv_pool.{name}"), lesson.lines(flow, of, b, a, colour), x_end=end, height=lesson.PICTURE,
+                            alt=t(f"kv_pool.alt_{'' if flow.revealed else 'a_'}{name}", **words), **options)
 
 
 def draw_pool(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.knob("gpu_memory_utilization", [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95])
-    with right:
-        controls.knob("max_num_batched_tokens", [2048, 4096, 8192, 16_384, 32_768])
+    if lesson.bench(flow):
+        left, right = frame.columns(2)
+        with left:
+            controls.knob("gpu_memory_utilization", [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95])
+        with right:
+            controls.knob("max_num_batched_tokens", [2048, 4096, 8192, 16_384, 32_768])
+        budget = flow.scene.b.max_num_batched_tokens
+        lesson.presets([(t(f"kv_pool.pool_preset_{k}"), {"gpu_memory_utilization": u, "max_num_batched_tokens": n}) for k, u, n in
+                        (("more", 0.92, budget), ("half", 0.5, budget), ("steps", 0.92, 32_768))], key="pool")
     try:
         b, a = plan(flow.s.b), plan(flow.s.a)
     except SimError as error:
@@ -109,53 +83,55 @@ def draw_pool(flow: Flow) -> None:
     charts.bars(
         t("kv_pool.memory"), [name for name, _ in shown],
         [charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in parts],
-        height=270, horizontal=True, words=lambda v: f"{v:.1f}", y_end=b.total / GIB,
+        height=lesson.PICTURE, horizontal=True, words=lambda v: f"{v:.1f}", y_end=b.total / GIB,
         alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
     )
     st.caption(" ".join(f":{badge}-badge[{t(f'kv_pool.{name}')}]" for name, badge in (
         ("weights", "blue"), ("activation", "orange"), ("graphs", "green"), ("kv_part", "violet"), ("unused", "gray"))))
-    lesson.end(flow, explain=t("kv_pool.pool_explain", **words) + f"\n\n`{b.log_line}`")
+    lesson.end(flow, explain=t("kv_pool.pool_explain", **words) + f"\n\n`{b.log_line}`",
+               then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
 
 
 def draw_match(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.knob("max_num_seqs", SEATS)
-    with right:
-        controls.knob("num_gpu_blocks_override", [8000, 12_000, 20_000, 24_000, 28_000, 32_257])
+    if lesson.bench(flow):
+        left, right = frame.columns(2)
+        with left:
+            controls.knob("max_num_seqs", SEATS)
+        with right:
+            controls.knob("num_gpu_blocks_override", [8000, 12_000, 16_129, 20_000, 24_000, 28_000, 32_257])
+        lesson.presets([(t(f"kv_pool.match_preset_{k}"), {"max_num_seqs": n, "num_gpu_blocks_override": blocks + 1}) for k, n, blocks in
+                        (("over", 512, BLOCKS), ("fit", 256, BLOCKS), ("few", 64, BLOCKS), ("double", 512, 2 * BLOCKS))], key="match")
     b, a = state.runs(flow.s)
     four(flow, b, a)
     sb, sa = b.summary(), a.summary()
     lesson.end(flow, explain=t(
-        "kv_pool.match_explain", **ab(b, a), p99change=change(sb.e2e_p99, sa.e2e_p99), qpschange=change(sb.qps, sa.qps),
-        seats=b.scenario.max_num_seqs, seats_a=a.scenario.max_num_seqs,
-    ), run=b)
+        "kv_pool.match_explain", **narration.figures(b, a), p99change=change(sb.e2e_p99, sa.e2e_p99),
+        qpschange=change(sb.qps, sa.qps),
+    ), run=b, against=a)
 
 
 def draw_signs(flow: Flow) -> None:
-    double = 2 * 256 * PER_REQUEST + 1
-    lesson.presets([
-        (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
-        (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
-        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": double}),
-        (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": 256 * PER_REQUEST + 1}),
-    ], key="signs")
+    if lesson.bench(flow):
+        lesson.presets([
+            (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
+            (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
+            (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS + 1}),
+            (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS + 1}),
+        ], key="signs")
     b, a = state.runs(flow.s)
     four(flow, b, a)
-    sb, sa = b.summary(), a.summary()
-    same = sb.qps == sa.qps and sb.e2e_p99 == sa.e2e_p99
-    lesson.end(flow, explain=t(
-        "kv_pool.signs_explain_same" if same else "kv_pool.signs_explain", **ab(b, a),
-        p99change=change(sb.e2e_p99, sa.e2e_p99),
-    ) + "\n\n" + lesson.says(t("kv_pool.signs_honest")), run=b)
+    lesson.end(flow, explain=t("kv_pool.signs_explain", **narration.figures(b, a)),
+               note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a)
 
 
 def draw_mode(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.choice("preemption_mode")
-    with right:
-        controls.knob("pcie_gb_s", LINKS)
+    if lesson.bench(flow):
+        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
+        with left:
+            controls.knob("pcie_gb_s", LINKS)
+        with right:
+            lesson.presets([(t(f"kv_pool.mode_preset_{k}"), {"pcie_gb_s": g}) for k, g in
+                            (("slow", 3.0), ("today", 25.0), ("fast", 100.0))], key="mode")
     swap = flow.s.b.but(preemption_mode="swap")
     recompute = state.run(swap.but(preemption_mode="recompute"))
     cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=256))
@@ -174,52 +150,52 @@ def draw_mode(flow: Flow) -> None:
         with place:
             charts.curve(
                 t(f"kv_pool.{name}"), lines, x_title=t("kv_pool.link_axis"), x_start=LINKS[0], x_end=LINKS[-1], log_x=True,
-                height=290, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a"),
+                height=lesson.PICTURE, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a"),
                 marks=[(swap.pcie_gb_s, of(now.summary()), "")] if flow.revealed else [],
             )
-    words = {**{f"{k}_r": v for k, v in figures(recompute).items()}, **figures(now), "link": f"{swap.pcie_gb_s:g}",
+    words = {**narration.figures(now, recompute), "link": f"{swap.pcie_gb_s:g}",
              "p99_c": seconds(cautious.summary().e2e_p99)}
-    lesson.end(flow, explain=t("kv_pool.mode_explain", **words) + "\n\n" + lesson.says(t("kv_pool.mode_honest")), run=now)
+    lesson.end(flow, explain=t("kv_pool.mode_explain", **words), note=lesson.says(t("kv_pool.mode_honest")), run=now)
 
 
 def draw_victim(flow: Flow) -> None:
-    controls.choice("victim")
-    shown = list(VICTIMS)
-    found = {v: state.run(flow.s.a.but(victim=v)).summary() for v in shown}
+    lesson.bench(flow)
+    found = {v: state.run(flow.s.a.but(victim=v)).summary() for v in VICTIMS}
+    shown = VICTIMS if flow.revealed else VICTIMS[:1]
     names = [controls.option("victim", v) for v in shown]
-    if flow.revealed:
-        row = frame.columns(4)
-        for place, (name, colour, of, words) in zip(row, (
-            ("v_p99", "waiting", lambda s: s.e2e_p99, seconds), ("v_p50", "decode", lambda s: s.e2e_p50, seconds),
-            ("v_preempt", "preempted", lambda s: s.preemptions, count), ("v_again", "prefill", lambda s: s.recomputed_tokens, count),
-        ), strict=True):
-            with place:
-                charts.bars(t(f"kv_pool.{name}"), names, [charts.Part("", colour, [of(found[v]) for v in shown])], height=290,
-                            horizontal=True, words=words, alt=t(f"kv_pool.{name}") + ": " + ", ".join(
-                                f"{n} {words(of(found[v]))}" for n, v in zip(names, shown, strict=True)))
-    else:
-        lesson.covered(290)
-    words = {f"{v}_{k}": f(getattr(found[v], field)) for v in shown for k, field, f in (
+    for place, (name, colour, of, words) in zip(frame.columns(4), (
+        ("v_p99", "waiting", lambda s: s.e2e_p99, seconds), ("v_p50", "decode", lambda s: s.e2e_p50, seconds),
+        ("v_preempt", "preempted", lambda s: s.preemptions, count), ("v_again", "prefill", lambda s: s.recomputed_tokens, count),
+    ), strict=True):
+        with place:
+            charts.bars(t(f"kv_pool.{name}"), names, [charts.Part("", colour, [of(found[v]) for v in shown])], horizontal=True,
+                        words=words, height=lesson.PICTURE, y_end=1.1 * max(of(s) for s in found.values()),
+                        alt=t(f"kv_pool.{name}") + ": " + ", ".join(
+                            f"{n} {words(of(found[v]))}" for n, v in zip(names, shown, strict=True)))
+    words = {f"{v}_{k}": f(getattr(found[v], field)) for v in VICTIMS for k, field, f in (
         ("p99", "e2e_p99", seconds), ("p50", "e2e_p50", seconds), ("n", "preemptions", count), ("again", "recomputed_tokens", count))}
-    lesson.end(flow, explain=t("kv_pool.victim_explain", **words) + "\n\n" + lesson.says(t("kv_pool.victim_honest")))
+    lesson.end(flow, explain=t("kv_pool.victim_explain", **words), note=lesson.says(t("kv_pool.victim_honest")),
+               then=(t("kv_pool.victim_then"), {"p": "blocks.reveal"}))
 
 
 def draw_thrash(flow: Flow) -> None:
-    left, right = frame.columns(2)
-    with left:
-        controls.switch("scheduler_reserve_full_isl")
-    with right:
-        controls.knob("max_num_seqs", [8, 16, 32, 64, 128])
+    if lesson.bench(flow):
+        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
+        with left:
+            controls.knob("max_num_seqs", [8, 16, 32, 64, 128])
+        with right:
+            lesson.presets([(t(f"kv_pool.thrash_preset_{k}"), {"scheduler_reserve_full_isl": gate, "max_num_seqs": n})
+                            for k, gate, n in (("off", False, 64), ("on", True, 64), ("few", False, 8))], key="thrash")
     b, a = state.runs(flow.s)
     four(flow, b, a)
-    lesson.end(flow, explain=t("kv_pool.thrash_explain", **ab(b, a)), run=b)
+    lesson.end(flow, explain=t("kv_pool.thrash_explain", **narration.figures(b, a)), run=b, against=a)
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "pool":
         return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}"}
-    return {f"{k}_a": v for k, v in figures(state.run(s.a)).items()} | {
-        "seats": str(s.b.max_num_seqs), "seats_a": str(s.a.max_num_seqs)}
+    a = state.run(s.a)
+    return narration.figures(a, a) | {"seats": str(s.b.max_num_seqs)}
 
 
 with frame.page("kv"):

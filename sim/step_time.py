@@ -192,7 +192,9 @@ class Hardware:
         attainable = card.tflops_bf16 * 1e12 * fit.attention_flops * (self.shared.mla_prefill if shape.is_mla else 1.0)
         kv_rate = card.bandwidth * fit.kv_bandwidth
         self.pair_s, self.seen_s, self.token_s = self.pair_flops / attainable, self.kv_bytes / kv_rate, self.qkv_bytes / kv_rate
-        self.prefill_floor_s = shape.layers * self.prefill_us * 1e-6
+        sharpness = self.shared.attention_sharpness  # of a smooth maximum, as in smooth_max; neither side comes near 0
+        self.attention_sharpness, self.attention_root = sharpness, 1.0 / sharpness
+        self.prefill_floor_power = (shape.layers * self.prefill_us * 1e-6) ** sharpness
         self._decode: dict[int, tuple[Line, ...]] = {}
 
     def _peak(self, width: float) -> float:
@@ -373,7 +375,7 @@ class Hardware:
             seen = min(attended, float(tokens) * shape.sliding_window)
             attended = (attended * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
         work = attended * self.pair_s + context * self.seen_s + tokens * self.token_s
-        return smooth_max(self.prefill_floor_s, work, self.shared.attention_sharpness)
+        return (self.prefill_floor_power + work**self.attention_sharpness) ** self.attention_root
 
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:

@@ -124,7 +124,7 @@ def what_if() -> None:
 
 
 @st.cache_data(max_entries=128, show_spinner=False)
-def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str) -> None:
+def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str, error: float) -> None:
     """Six pictures, kept as drawn: the same two runs cost nothing the second time."""
     b, a = _b, _a
     end = max(b.duration_s, a.duration_s)
@@ -146,8 +146,8 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str)
     limit = {"ttft": [("SLO", scenario.slo_ttft_s)], "tpot": [("SLO", scenario.slo_tpot_s)]}.get(what, [])
     with left:
         charts.timeline(
-            t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill"), x_end=end,
-            limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
+            t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill", error=error),
+            x_end=end, limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
         )
     with right:
         charts.timeline(
@@ -172,32 +172,34 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str)
         )
 
 
-def figures(b: object, a: object | None) -> None:
+def figures(b: object, a: object | None, error: float, why: str) -> None:
     wanted = [
         ("qps", "", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
         ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "", 1),
     ]
-    frame.tiles((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted)
+    frame.tiles(((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted), error, why)
 
 
 side, stage = st.columns([3, 8], gap="large")
 with side, st.container(key="knobs"):
     knobs()
-with stage:
+with stage, st.container(key="stage"):
     state.notices()
     b, a = state.runs(s, traffic.requests)
-    figures(b.summary(), a.summary() if s.compared else None)
+    error, why = narration.error(s.b.gpu)
+    figures(b.summary(), a.summary() if s.compared else None, error, why)
     frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a))
     with st.container(horizontal=True, key="stage_bar"):
         controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))
         controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))
     upload = [traffic.requests(x)[1] for x in (s.b, s.a)]
     key = (state.run_key(s.b), state.run_key(s.a), *upload, language(), frame.theme(), str(frame.scale()))
-    pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]))
-    st.caption(narration.facts(b.summary()) + " " + traffic.report(s.b))
+    pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
+    st.caption(" ".join([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
     st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
     st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
     exports.copy_link(s)
+    exports.serve_line(s.b)
     exports.downloads(b)
 state.publish()

@@ -1,4 +1,4 @@
-"""Everything to take away: the link, and files of ticks, requests and scenario."""
+"""Everything to take away: the link, the server's command line, and files of ticks, requests and scenario."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import streamlit as st
 
 from sim.results import FINISHED, REFUSED, UNFINISHED, Run, Ticks
+from sim.scenario import Scenario
+from sim.vllm import export
 from ui import state
 from ui.text import language, t
 
@@ -48,6 +50,16 @@ def copy_link(held: state.State) -> None:
     """A button that puts the whole state, language included, on the clipboard as a link."""
     query = urlencode({"lang": language(), **state.address(held)})
     _COPY(data={"label": t("playground.copy"), "done": t("playground.copied"), "query": query}, key="copy_link", width="content")
+
+
+def serve_line(scenario: Scenario) -> None:
+    """The `vllm serve` line that makes this scenario's server, to copy; and what no line can say."""
+    with (drawer := st.popover("vllm serve", icon=":material/terminal:", on_change="rerun", key="serve_line")):
+        if drawer.open:
+            line = export.command_line(scenario)
+            st.code(str(line), language="bash", wrap_lines=True)
+            if line.not_expressible:
+                st.caption(t("playground.serve_lost", names=", ".join(f"{k} = {v}" for k, v in line.not_expressible)))
 
 
 def downloads(run: Run) -> None:

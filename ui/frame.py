@@ -86,7 +86,7 @@ CSS = """<style>
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
-@media (max-width:640px){.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
+@media (max-width:640px){.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
 %s</style>"""
 LOOK = {
     "light": "--if-paper:#fff;--if-line:#DCE1E6;--if-soft:#5B6672;--if-accent:#045891;--if-good:#017A4E;--if-bad:#A12607",

@@ -6,9 +6,11 @@ each request what it got and the name of the rule that decided it (`be_the_sched
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sim.engine import simulate
+from sim.block_replay import BlockReplay
+from sim.engine import Step, simulate
 from sim.requests import Requests
 from sim.scenario import Scenario
 
@@ -63,76 +65,55 @@ class Moment:
         return sum(row.seated for row in self.rows)
 
 
-@dataclass(slots=True)
-class _Seen:
-    sched: dict[int, int]
-    admitted: list[int]
-    preempted: list[int]
-    finished: list[int]
-    running: list[int]
-    waiting: list[int]
-    duration: float
-
-
 def record(scenario: Scenario, requests: Requests) -> list[Moment]:
-    """Every step of a (small) run without prefix caching. Blocks are dealt as vLLM's block pool deals them."""
-    seen: list[_Seen] = []
-    simulate(scenario, requests, observer=lambda s: seen.append(_Seen(
-        dict(s.sched), [r for r, _ in s.admitted], list(s.preempted), list(s.finished), list(s.running), list(s.waiting),
-        s.duration,
-    )))
-    size, usable = scenario.block_size, scenario.num_gpu_blocks_override - 1
-    free = list(range(1, usable + 1))  # block 0 is the null block
-    held: dict[int, list[int]] = {}
-    computed: dict[int, int] = {}
+    """Every step of a (small) run without prefix caching, with the blocks that vLLM's block pool would deal."""
+    usable = scenario.num_gpu_blocks_override - 1  # block 0 is the null block
+    after: dict[int, int] = {}
+    blocks = BlockReplay(scenario, requests, usable + 1, on_step=lambda replay, _: after.update(_owners(replay.held)))
     prompt = requests.prompt.tolist()
     tokens = dict(enumerate(prompt))
     running: list[int] = []
-    moments = []
-    for k, step in enumerate(seen):
-        waiting = step.admitted + [r for r in step.waiting if r not in step.preempted]
-        why = _reasons(scenario, step, running, waiting, computed, tokens, len(free), held)
+    moments: list[Moment] = []
+
+    def observe(step: Step) -> None:
+        nonlocal running
+        sched, admitted = dict(step.sched), [r for r, _ in step.admitted]
+        waiting = admitted + [r for r in step.waiting if r not in step.preempted]
+        computed, held, free = dict(blocks.computed), {r: tuple(mine) for r, mine in blocks.held.items()}, len(blocks.queue)
+        why = _reasons(scenario, step, running, waiting, computed, tokens, free, held)
         rows = tuple(
-            Row(r, r in running, computed.get(r, 0), tokens[r], prompt[r], tuple(held.get(r, ())), step.sched.get(r, 0),
-                *why[r])
+            Row(r, r in running, computed.get(r, 0), tokens[r], prompt[r], held.get(r, ()), sched.get(r, 0), *why[r])
             for r in running + waiting
         )
-        before, free_before = _owners(held), len(free)
-        for r in step.preempted:
-            free[:0] = reversed(held.pop(r, []))
-            computed[r] = 0
-        for r, n in step.sched.items():
-            computed[r] = computed.get(r, 0) + n
-            mine = held.setdefault(r, [])
-            while len(mine) * size < computed[r]:
-                mine.append(free.pop(0))
-        after = _owners(held)
-        for r in step.sched:
-            if computed[r] == tokens[r]:
+        after.clear()
+        blocks(step)
+        for r, got in sched.items():
+            if computed.get(r, 0) + got == tokens[r]:
                 tokens[r] += 1
-        for r in step.finished:
-            free[:0] = reversed(held.pop(r, []))
         running = [r for r in step.running if r not in step.finished]
         moments.append(Moment(
-            k + 1, rows, free_before, usable, tuple(step.admitted), tuple(step.preempted), tuple(step.finished), before,
-            after, step.duration,
+            step.index + 1, rows, free, usable, tuple(admitted), tuple(step.preempted), tuple(step.finished), _owners(held),
+            dict(after), step.duration,
         ))
+
+    simulate(scenario, requests, observer=observe)
     return moments
 
 
-def _owners(held: dict[int, list[int]]) -> dict[int, int]:
+def _owners(held: Mapping[int, Sequence[int]]) -> dict[int, int]:
     return {block: r for r, blocks in held.items() for block in blocks}
 
 
 def _reasons(
-    s: Scenario, step: _Seen, running: list[int], waiting: list[int], computed: dict[int, int], tokens: dict[int, int],
-    free: int, held: dict[int, list[int]],
+    s: Scenario, step: Step, running: list[int], waiting: list[int], computed: dict[int, int], tokens: dict[int, int],
+    free: int, held: Mapping[int, Sequence[int]],
 ) -> dict[int, tuple[str, dict[str, int]]]:
     """Which rule decided about each request, and its numbers."""
     why: dict[int, tuple[str, dict[str, int]]] = {}
+    sched, admitted = dict(step.sched), {r for r, _ in step.admitted}
     left = s.max_num_batched_tokens
     for r in running:
-        want, got = tokens[r] - computed[r], step.sched.get(r, 0)
+        want, got = tokens[r] - computed[r], sched.get(r, 0)
         left -= got
         if r in step.preempted:
             why[r] = "victim", {"blocks": len(held.get(r, ()))}
@@ -145,11 +126,11 @@ def _reasons(
     seats = len(running) - len(step.preempted)
     room = free + sum(len(held.get(r, ())) for r in step.preempted)
     for r in running:
-        room -= max(0, -(-(computed[r] + step.sched.get(r, 0)) // s.block_size) - len(held.get(r, ())))
+        room -= max(0, -(-(computed[r] + sched.get(r, 0)) // s.block_size) - len(held.get(r, ())))
     blocked = ""
     for r in waiting:
-        want, got = tokens[r], step.sched.get(r, 0)
-        if r in step.admitted:
+        want, got = tokens[r], sched.get(r, 0)
+        if r in admitted:
             left, seats, room = left - got, seats + 1, room - -(-got // s.block_size)
             again = tokens[r] > 0 and r in computed
             why[r] = ("resumed" if again else "admitted" if got == want else "admitted_part"), {"got": got, "want": want}

@@ -477,6 +477,7 @@ def model_from_config(text: str, name: str = "") -> str:
     return spec(shape)
 
 
+@lru_cache(maxsize=64)
 def step_time_error(gpu_name: str) -> tuple[float, float]:
     """(median, 90th percentile) of |predicted/measured - 1| of step times on that GPU, or on the one it is like.
 

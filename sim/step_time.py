@@ -375,7 +375,8 @@ class Hardware:
             seen = min(attended, float(tokens) * shape.sliding_window)
             attended = (attended * (shape.layers - shape.sliding_layers) + seen * shape.sliding_layers) / shape.layers
         work = attended * self.pair_s + context * self.seen_s + tokens * self.token_s
-        return (self.prefill_floor_power + work**self.attention_sharpness) ** self.attention_root
+        seconds: float = (self.prefill_floor_power + work**self.attention_sharpness) ** self.attention_root
+        return seconds
 
     # --- whole steps
     def step(self, gpu_s: float, host_s: float) -> float:

@@ -12,7 +12,7 @@ from sim import catalog, experts, memory
 from sim.results import Ticks
 from sim.scenario import Scenario, SimError
 from sim.step_time import StepTime
-from ui import charts, controls, frame, lesson, series, state
+from ui import charts, controls, frame, lesson, series, state, terms
 from ui.text import count, percent, seconds, t
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -140,7 +140,9 @@ def signed(ratio: float) -> str:
     return f"{ratio - 1:+.0%}" if abs(ratio - 1) >= 0.0995 else f"{ratio - 1:+.1%}"
 
 
-frame.page("experts")
+with frame.page("experts"):
+    terms.explain("expert", "hot_expert", "expert_skew", "enable_expert_parallel", "num_redundant_experts", "step", "prefill", "seat",
+                  "kv_pool", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "cuda_graph")
 flow = lesson.begin("experts", SCENES)
 b, a = flow.s.b, flow.s.a
 prefill = flow.name == "place"  # a decode step waits for memory, where a hot rank costs little

@@ -14,7 +14,7 @@ from sim.engine import simulate
 from sim.memory import plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, series, state
+from ui import charts, controls, frame, lesson, series, state, terms
 from ui.text import count, percent, seconds, t
 
 GPUS, GIB = 8, 2**30
@@ -130,7 +130,9 @@ def pick_model() -> None:
     )
 
 
-frame.page("parallel")
+with frame.page("parallel"):
+    terms.explain("tensor_parallel_size", "data_parallel_size", "all_reduce", "link", "kv_pool", "tpot", "output_tok_s", "step", "expert",
+                  "gpu_memory_utilization")
 flow = lesson.begin("parallelism", SCENES)
 b, a = flow.s.b, flow.s.a
 shape, users = catalog.model(b.model), b.num_clients

@@ -15,7 +15,7 @@ from sim.sentences import Blanks, Note
 from sim.vllm import export
 from sim.vllm.clean import scrub
 from sim.vllm.paste import Report, diagnose
-from ui import charts, controls, frame, incidents, narration, series, state, text, traffic
+from ui import charts, controls, frame, incidents, narration, series, state, terms, text, traffic
 from ui.text import has, percent, seconds, t
 
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
@@ -154,7 +154,9 @@ CSS = """<style>
 @media print{.stSidebar,.stAppHeader,.st-key-part,.st-key-card_tools,.if-question{display:none!important}}
 </style>"""
 
-frame.page("diagnose")
+with frame.page("diagnose"):
+    terms.explain("waiting", "running", "kv", "kv_pool", "preemption", "recompute", "swap", "ttft", "itl", "queue", "p99", "knee",
+                  "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 s = state.load(DEFAULT, extra={"part": "paste", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
 st.html(CSS)
 

@@ -10,47 +10,61 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice, product
+from multiprocessing import get_context
+from time import perf_counter
 from typing import Any
 
 from sim import shell
 from sim.engine import simulate
 from sim.results import Summary
 from sim.scenario import SETTINGS, Scenario, SimError
+from sim.vllm import export
 
 Result = Summary | SimError
 """What a run came to: its figures, or why it could not be made."""
 
 _AHEAD = 256  # scenarios given to an executor before their results are asked for: bounds memory
 _TOGETHER = 4  # scenarios a task holds: a cluster's overhead is paid once for them, and neighbours share their traffic
+_TRIES = 3  # a task whose process is killed is given out this often in all, the last time alone
 
 
 # --- runs
 
 
-def sweep(scenarios: Iterable[Scenario | SimError], executor: Executor | None = None) -> Iterator[tuple[int, Result]]:
+def sweep(
+    scenarios: Iterable[Scenario | SimError], executor: Executor | None = None, spent: Callable[[float], None] | None = None
+) -> Iterator[tuple[int, Result]]:
     """Run scenarios and yield (index, result) in their order.
 
     Without an executor in this process, one at a time as they are asked for. With one (threads, processes, a
     cluster's), some hundred ahead; closing the iterator cancels them. A scenario that cannot run yields its SimError,
     and so does a SimError that stands in the place of a scenario (see `grid`). Scenarios of one traffic share the
-    drawing of it.
+    drawing of it. What a killed process of `Workers` or of a cluster had not given back is run again.
+    spent: called with the seconds that each task took where it ran; what remains of the time is overhead.
     """
-    if executor is None:
-        return ((index, result) for index, scenario in enumerate(scenarios) for result in [_run(scenario)])
-    return _ahead(scenarios, executor)
-
-
-def _run(scenario: Scenario | SimError) -> Result:
-    if isinstance(scenario, SimError):
-        return scenario
+    together, ahead = (1, 1) if executor is None else (_TOGETHER, _AHEAD // _TOGETHER)
+    source, index = iter(scenarios), 0
+    waiting: deque[_Given] = deque()
     try:
-        return simulate(scenario).summary()
-    except SimError as error:
-        return error
+        while True:
+            while len(waiting) < ahead and (group := list(islice(source, together))):
+                waiting.append(_Given(group, executor))
+            if not waiting:
+                return
+            given = waiting.popleft()
+            results, seconds = given.results(waiting)
+            if spent:
+                spent(seconds)
+            for result in results:
+                yield index, SimError(result.code, result.message, **result.params) if isinstance(result, _Failure) else result
+                index += 1
+    finally:
+        for given in waiting:
+            given.future.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +76,78 @@ class _Failure:
     params: dict[str, Any]
 
 
-def _task(scenarios: list[Scenario]) -> list[Summary | _Failure]:
-    results = [_run(scenario) for scenario in scenarios]
-    return [_Failure(r.code, str(r), r.params) if isinstance(r, SimError) else r for r in results]
+def _task(scenarios: list[Scenario | _Failure]) -> tuple[list[Summary | _Failure], float]:
+    begun = perf_counter()
+    return [_run(s) if isinstance(s, Scenario) else s for s in scenarios], perf_counter() - begun
 
 
-def _ahead(scenarios: Iterable[Scenario | SimError], executor: Executor) -> Iterator[tuple[int, Result]]:
-    waiting: deque[tuple[list[Scenario | SimError], Future[list[Summary | _Failure]]]] = deque()
-    source, index = iter(scenarios), 0
+def _run(scenario: Scenario) -> Summary | _Failure:
     try:
-        while True:
-            while len(waiting) * _TOGETHER < _AHEAD and (group := list(islice(source, _TOGETHER))):
-                waiting.append((group, executor.submit(_task, [s for s in group if isinstance(s, Scenario)])))
-            if not waiting:
-                return
-            group, future = waiting.popleft()
-            results = iter(future.result())
-            for scenario in group:
-                result: Result | _Failure = scenario if isinstance(scenario, SimError) else next(results)
-                if isinstance(result, _Failure):
-                    result = SimError(result.code, result.message, **result.params)
-                yield index, result
-                index += 1
-    finally:
-        for _, future in waiting:
-            future.cancel()
+        return simulate(scenario).summary()
+    except SimError as error:
+        return _failure(error)
+
+
+def _failure(error: SimError) -> _Failure:
+    return _Failure(error.code, str(error), error.params)
+
+
+class _Given:
+    """Scenarios given to an executor together, and given again if the process that has them dies."""
+
+    def __init__(self, group: list[Scenario | SimError], executor: Executor | None) -> None:
+        self.group: list[Scenario | _Failure] = [_failure(s) if isinstance(s, SimError) else s for s in group]
+        self.executor = executor
+        self.future: Future[tuple[list[Summary | _Failure], float]]
+        self.give()
+
+    def give(self) -> None:
+        if self.executor:
+            self.future = self.executor.submit(_task, self.group)
+        else:
+            self.future = Future()
+            self.future.set_result(_task(self.group))
+
+    def lost(self) -> bool:
+        return self.future.done() and not self.future.cancelled() and isinstance(self.future.exception(), BrokenExecutor)
+
+    def results(self, others: Iterable[_Given]) -> tuple[list[Summary | _Failure], float]:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self.future.result()
+            except BrokenExecutor:
+                for given in (self, *others) if left > 1 else (self,) if left else ():
+                    if given.lost():
+                        given.give()
+        failure = _Failure("worker_lost", f"{_TRIES} processes died with this scenario or one beside it", {})
+        return [failure] * len(self.group), 0.0
+
+
+class Workers(Executor):
+    """N processes that are replaced when one of them is killed, by the system that runs out of memory, say.
+
+    They are spawned, on every system and Python alike: a fork of a process with threads may never wake up.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._pool = self._new()
+
+    def _new(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._processes, get_context("spawn"))
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As every executor's; what was given to processes that died fails with BrokenExecutor."""
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenExecutor:
+            self._pool.shutdown(wait=False)
+            self._pool = self._new()
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the processes go."""
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def grid(base: Scenario, vary: Mapping[str, Sequence[Any]]) -> Iterator[Scenario | SimError]:
@@ -272,12 +333,21 @@ def _command(args: argparse.Namespace) -> int:
             return _search(base, vary, dict(_limit(text) for text in args.limit), args.maximise, executor)
         names = list(Summary.__dataclass_fields__)
         with _writer(args, [*vary, *names, "error"]) as write:
-            combinations = product(*vary.values())
-            for (_, result), values in zip(sweep(grid(base, vary), executor), combinations, strict=True):
+            begun, runs, busy = perf_counter(), 0, 0.0
+
+            def spent(seconds: float) -> None:
+                nonlocal busy
+                busy += seconds
+
+            for (index, result), values in zip(sweep(grid(base, vary), executor, spent), product(*vary.values()), strict=True):
+                runs = index + 1
                 if isinstance(result, SimError):
                     write([*values, *[None] * len(names), str(result)])
                 else:
                     write([*values, *result.as_dict().values(), ""])
+        took, at_once = perf_counter() - begun, max(args.workers, 1)
+        overhead = "" if args.dask else f", of which {max(took * at_once - busy, 0.0) / runs * 1e3:.2f} ms not simulating"
+        print(f"{runs:,} runs in {took:.1f} s: {took * at_once / runs * 1e3:.2f} ms each{overhead}", file=sys.stderr)
     return 0
 
 
@@ -311,7 +381,7 @@ def _executor(workers: int, dask: str | None) -> Iterator[Executor | None]:
         with client, client.get_executor() as executor:
             yield executor
     elif workers > 0:
-        with ProcessPoolExecutor(workers) as executor:
+        with Workers(workers) as executor:
             yield executor
     elif workers < 0:
         raise SimError("out_of_range", "--workers must be 0 (in this process) or more", value=workers)
@@ -400,6 +470,7 @@ def _search(
     for name, sides in answer.neighbours.items():
         for side, tried in zip(("lower", "higher"), sides, strict=True):
             print(f"  {name} {side}: {_said(tried, answer) if tried else 'the end of its values'}")
+    print(f"\n{export.command_line(answer.scenario)}")
     return 0 if answer.feasible else 1
 
 

@@ -2,16 +2,19 @@
 
 import csv
 import io
+import multiprocessing
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sim.__main__ import main
+from sim.engine import simulate
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
-from sim.sweep import grid, search, sweep
+from sim.sweep import Workers, grid, search, sweep
 
 BASE = Scenario(duration_s=5.0, request_rate=20.0, prompt_tokens=200, output_tokens=50, enable_prefix_caching=False)
 VARY = {"max_num_seqs": [4, 16, 64], "max_num_batched_tokens": [32, 512, 2048]}
@@ -53,6 +56,53 @@ def test_it_is_lazy_and_its_memory_bounded():
             next(runs)
         assert len(taken) < 400
         runs.close()
+
+
+def test_five_thousand_scenarios_stream_through():
+    given = 0
+
+    def tiny():
+        nonlocal given
+        for seed in range(5000):
+            given += 1
+            yield BASE.but(duration_s=0.1, request_rate=10.0, output_tokens=2, seed=seed)
+
+    with ThreadPoolExecutor(2) as executor:
+        for done, (index, result) in enumerate(sweep(tiny(), executor)):
+            assert index == done and isinstance(result, Summary) and given - done <= 256
+    assert done == 4999
+
+
+def test_a_killed_process_loses_nothing_and_doubles_nothing():
+    scenarios = [BASE.but(seed=seed) for seed in range(60)]
+    with Workers(2) as executor:
+        pid = executor.submit(os.getpid).result()
+        runs = sweep(scenarios, executor)
+        results = [next(runs)]
+        os.kill(pid, signal.SIGKILL)
+        results += runs
+    assert figures(results) == figures(sweep(scenarios))
+
+
+def die_in_a_worker(scenario):
+    if scenario.seed == 13 and multiprocessing.parent_process():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return simulate(scenario)
+
+
+def test_a_scenario_that_kills_its_process_is_named_and_the_others_come_through(monkeypatch):
+    monkeypatch.setattr("sim.sweep.simulate", die_in_a_worker)
+    scenarios = [BASE.but(seed=seed) for seed in range(40)]
+    monkeypatch.setattr("sim.sweep.get_context", lambda kind: multiprocessing.get_context("fork"))  # inherits the above
+    with Workers(2) as executor:
+        results = [result for _, result in sweep(scenarios, executor)]
+    lost = [i for i, result in enumerate(results) if isinstance(result, SimError)]
+    assert lost == [12, 13, 14, 15] and results[13].code == "worker_lost"
+
+
+def test_the_overhead_of_a_run_is_said(capsys):
+    assert main(["sweep", "--set", "duration_s=1", "--vary", "max_num_seqs=8,16", "--csv", "-"]) == 0
+    assert re.search(r"2 runs in [\d.]+ s: [\d.]+ ms each, of which [\d.]+ ms not simulating", capsys.readouterr().err)
 
 
 def test_threads_give_the_same_bit_for_bit():
@@ -155,7 +205,9 @@ def test_without_a_way_to_keep_the_limits_the_nearest_is_named():
 
 def test_the_search_from_the_shell(capsys):
     assert main(["sweep", "--search", "--set", "duration_s=2", "--vary", "max_num_seqs=4,16,64", "--limit", "preemptions=0"]) == 0
-    assert "best of 3 runs" in (said := capsys.readouterr().out) and "keeps all limits" in said
+    said = capsys.readouterr().out
+    assert "best of 3 runs" in said and "keeps all limits" in said and "max_num_seqs lower" in said
+    assert "vllm serve" in said and "--max-num-seqs 64" in said
 
 
 @pytest.mark.parametrize("words, says", [

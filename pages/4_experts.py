@@ -308,9 +308,8 @@ else:
     with top[1]:
         draw_speed() if flow.name == "batch" else draw_cards(now)
     tell()
-lesson.end(flow, explain=explain() if flow.revealed else "")
-if flow.step == "next":
     more()
+lesson.end(flow, explain=explain() if flow.revealed else "")
 if flow.revealed:
     bottom = frame.columns(2)
     with bottom[0]:

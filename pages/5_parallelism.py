@@ -324,9 +324,8 @@ else:
         with column:
             draw()
     tell()
-lesson.end(flow, explain=explain(lines, cross) if flow.revealed else "")
-if flow.step == "next":
     more()
+lesson.end(flow, explain=explain(lines, cross) if flow.revealed else "")
 if flow.revealed:
     for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):
         with column:

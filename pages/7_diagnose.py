@@ -35,100 +35,6 @@ SHOWN = (
     "queue_mean_s",
     "itl_mean_s",
 )
-ROWS = (  # key (of trap.*), today, before, type, unit, PromQL, alert
-    (
-        "waiting",
-        "vllm:num_requests_waiting",
-        "",
-        "gauge",
-        "requests",
-        "vllm:num_requests_waiting",
-        "VllmQueueWithFreeCache",
-    ),
-    ("running", "vllm:num_requests_running", "", "gauge", "requests", "vllm:num_requests_running", "VllmNothingRuns"),
-    (
-        "kv",
-        "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc (< 0.10)",
-        "gauge",
-        "0..1",
-        "vllm:kv_cache_usage_perc",
-        "VllmQueueAndCacheFull",
-    ),
-    (
-        "preemptions",
-        "vllm:num_preemptions_total",
-        "",
-        "counter",
-        "preemptions",
-        "rate(vllm:num_preemptions_total[5m])",
-        "VllmPreempting",
-    ),
-    (
-        "ttft",
-        "vllm:time_to_first_token_seconds",
-        "",
-        "histogram",
-        "s",
-        "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m])))",
-        "VllmSlowFirstToken",
-    ),
-    (
-        "queue",
-        "vllm:request_queue_time_seconds",
-        "vllm:time_in_queue_requests (V0)",
-        "histogram",
-        "s",
-        "histogram_quantile(0.99, sum by (le) (rate(vllm:request_queue_time_seconds_bucket[5m])))",
-        "",
-    ),
-    (
-        "itl",
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-        "histogram",
-        "s",
-        "histogram_quantile(0.99, sum by (le) (rate(vllm:inter_token_latency_seconds_bucket[5m])))",
-        "",
-    ),
-    (
-        "tokens",
-        "vllm:generation_tokens_total, vllm:prompt_tokens_total",
-        "vllm:avg_generation_throughput_toks_per_s (V0)",
-        "counter",
-        "tokens",
-        "sum(rate(vllm:generation_tokens_total[1m]))",
-        "",
-    ),
-    (
-        "step",
-        "vllm:iteration_tokens_total",
-        "",
-        "histogram",
-        "tokens",
-        "rate(vllm:iteration_tokens_total_sum[1m]) / rate(vllm:iteration_tokens_total_count[1m])",
-        "",
-    ),
-    (
-        "hits",
-        "vllm:prefix_cache_hits_total, vllm:prefix_cache_queries_total",
-        "vllm:gpu_prefix_cache_hit_rate (V0), vllm:gpu_prefix_cache_* (0.8-0.9)",
-        "counter",
-        "tokens",
-        "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])",
-        "",
-    ),
-    ("qps", "vllm:request_success_total", "", "counter", "requests", "sum(rate(vllm:request_success_total[1m]))", ""),
-    (
-        "lengths",
-        "vllm:request_prompt_tokens, vllm:request_generation_tokens",
-        "",
-        "histogram",
-        "tokens",
-        "histogram_quantile(0.99, sum by (le) (rate(vllm:request_prompt_tokens_bucket[5m])))",
-        "",
-    ),
-)
 CSS = """<style>
 .dd-verdict{border:1px solid var(--if-line);border-left:4px solid var(--if-accent);border-radius:6px;padding:.7rem 1rem .8rem}
 .dd-verdict h3{font-size:1.25rem;margin:0 0 .1rem;padding:0;font-weight:650}.dd-verdict code{font-size:.8rem;color:var(--if-soft)}
@@ -656,13 +562,13 @@ def checklist() -> None:
     st.caption(t("diagnose.dashboard_note"))
     heads = [t(f"diagnose.check_{k}") for k in ("metric", "type", "trap", "query")]
     body = ""
-    for key, today, before, kind, unit, query, alert in ROWS:
-        names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in today.split(", "))
-        old = f"<br><small>{html.escape(t('diagnose.check_before'))}: {html.escape(before)}</small>" if before else ""
-        rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}: {alert}</small>" if alert else ""
+    for panel in export.PANELS:
+        names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in panel.metrics.split(", "))
+        old = f"<br><small>{html.escape(t('diagnose.check_before'))}: {html.escape(panel.before)}</small>" if panel.before else ""
+        rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}: {panel.alert}</small>" if panel.alert else ""
         body += (
-            f"<tr><td>{names}{old}</td><td>{kind}<br><small>{unit}</small></td><td>{html.escape(t(f'diagnose.trap.{key}'))}</td>"
-            f"<td class='q'><code>{html.escape(query)}</code>{rule}</td></tr>"
+            f"<tr><td>{names}{old}</td><td>{panel.type}<br><small>{panel.counts}</small></td>"
+            f"<td>{html.escape(t(f'diagnose.trap.{panel.key}'))}</td><td class='q'><code>{html.escape(panel.query)}</code>{rule}</td></tr>"
         )
     st.html(
         f"<table class='dd-table'><thead><tr>{''.join(f'<th>{html.escape(h)}</th>' for h in heads)}</tr></thead><tbody>{body}</tbody></table>"

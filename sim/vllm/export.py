@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -441,91 +443,18 @@ def metrics_text(run: Run, until: float | None = None, model_name: str = "") -> 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel of the dashboard, and a line of the checklist: PromQL, its unit (Grafana's word), what it is called."""
+    """A panel of the dashboard, and a line of the checklist (see dashboard.toml)."""
 
     key: str
     title: str
     unit: str
-    queries: tuple[tuple[str, str], ...]  # (legend, PromQL)
-
-
-def _tail(metric: str, q: float) -> str:
-    return f"histogram_quantile({q}, sum by (le) (rate({metric}_bucket[$__rate_interval])))"
-
-
-PANELS: tuple[Panel, ...] = (
-    Panel("waiting", "Waiting requests", "short", (("engine {{engine}}", "vllm:num_requests_waiting"),)),
-    Panel("running", "Running requests", "short", (("engine {{engine}}", "vllm:num_requests_running"),)),
-    Panel("kv", "KV cache usage", "percentunit", (("engine {{engine}}", "vllm:kv_cache_usage_perc"),)),
-    Panel(
-        "preemptions",
-        "Preemptions per second",
-        "ops",
-        (("engine {{engine}}", "sum by (engine) (rate(vllm:num_preemptions_total[$__rate_interval]))"),),
-    ),
-    Panel(
-        "ttft",
-        "Time to first token",
-        "s",
-        tuple((f"p{int(q * 100)}", _tail("vllm:time_to_first_token_seconds", q)) for q in (0.5, 0.9, 0.99)),
-    ),
-    Panel(
-        "queue",
-        "Time in the queue",
-        "s",
-        tuple((f"p{int(q * 100)}", _tail("vllm:request_queue_time_seconds", q)) for q in (0.5, 0.99)),
-    ),
-    Panel(
-        "itl",
-        "Inter-token latency",
-        "s",
-        tuple((f"p{int(q * 100)}", _tail("vllm:inter_token_latency_seconds", q)) for q in (0.5, 0.99)),
-    ),
-    Panel(
-        "tokens",
-        "Tokens per second",
-        "short",
-        (
-            ("generated", "sum(rate(vllm:generation_tokens_total[$__rate_interval]))"),
-            ("prompt", "sum(rate(vllm:prompt_tokens_total[$__rate_interval]))"),
-        ),
-    ),
-    Panel(
-        "step",
-        "Tokens per step",
-        "short",
-        (
-            (
-                "mean",
-                "sum(rate(vllm:iteration_tokens_total_sum[$__rate_interval])) / sum(rate(vllm:iteration_tokens_total_count[$__rate_interval]))",
-            ),
-        ),
-    ),
-    Panel(
-        "hits",
-        "Prefix cache hit rate",
-        "percentunit",
-        (
-            (
-                "hit rate",
-                "sum(rate(vllm:prefix_cache_hits_total[$__rate_interval])) / sum(rate(vllm:prefix_cache_queries_total[$__rate_interval]))",
-            ),
-        ),
-    ),
-    Panel(
-        "qps",
-        "Requests finished per second",
-        "reqps",
-        (("{{finished_reason}}", "sum by (finished_reason) (rate(vllm:request_success_total[$__rate_interval]))"),),
-    ),
-    Panel(
-        "lengths",
-        "Prompt length",
-        "short",
-        tuple((f"p{int(q * 100)}", _tail("vllm:request_prompt_tokens", q)) for q in (0.5, 0.99)),
-    ),
-)
-"""The dashboard, in reading order: the lesson's list first."""
+    metrics: str
+    type: str
+    counts: str
+    query: str
+    queries: Mapping[str, str]
+    before: str = ""
+    alert: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,58 +468,10 @@ class Alert:
     summary: str
 
 
-ALERTS: tuple[Alert, ...] = (
-    Alert(
-        "VllmQueueWithFreeCache",
-        "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) < 0.85",
-        "5m",
-        "warning",
-        "Requests wait although the KV cache has room: compare running with max_num_seqs",
-    ),
-    Alert(
-        "VllmQueueAndCacheFull",
-        "min_over_time(vllm:num_requests_waiting[5m]) > 0 and avg_over_time(vllm:kv_cache_usage_perc[5m]) >= 0.9",
-        "5m",
-        "critical",
-        "Requests wait and the KV cache is full: capacity; do not raise max_num_seqs",
-    ),
-    Alert(
-        "VllmCacheNearlyFull",
-        "avg_over_time(vllm:kv_cache_usage_perc[10m]) > 0.9 and vllm:num_requests_waiting == 0",
-        "10m",
-        "warning",
-        "KV cache above 90 % without a queue: make room before load grows",
-    ),
-    Alert(
-        "VllmPreempting",
-        "rate(vllm:num_preemptions_total[5m]) > 0.05",
-        "5m",
-        "warning",
-        "Preemptions go on: past the sweet spot, lower max_num_seqs or add KV",
-    ),
-    Alert(
-        "VllmSlowFirstToken",
-        "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[5m]))) > 5",
-        "5m",
-        "warning",
-        "TTFT p99 above 5 s: look at time in the queue against prefill time",
-    ),
-    Alert(
-        "VllmEnginesOutOfBalance",
-        "max by (model_name) (vllm:num_requests_waiting) > 8 and min by (model_name) (vllm:num_requests_waiting) == 0"
-        " and count by (model_name) (vllm:num_requests_waiting) > 1",
-        "5m",
-        "warning",
-        "Queues on some data-parallel engines only: routing, not budgets",
-    ),
-    Alert(
-        "VllmNothingRuns",
-        "vllm:num_requests_waiting > 0 and vllm:num_requests_running == 0",
-        "2m",
-        "critical",
-        "Requests wait and none runs: one that can never fit, or a dead engine",
-    ),
-)
+_WATCH = tomllib.loads(Path(__file__).with_name("dashboard.toml").read_text(encoding="utf-8"))
+PANELS = tuple(Panel(**entry) for entry in _WATCH["panel"])
+"""The dashboard, in reading order: the lesson's list first."""
+ALERTS = tuple(Alert(**entry) for entry in _WATCH["alert"])
 """Rules for what `advice.py` diagnoses, worth waking somebody or not."""
 
 
@@ -632,7 +513,7 @@ def grafana() -> dict[str, Any]:
                 "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
                 "targets": [
                     {"refId": chr(65 + j), "expr": _filtered(query), "legendFormat": legend}
-                    for j, (legend, query) in enumerate(panel.queries)
+                    for j, (legend, query) in enumerate(panel.queries.items())
                 ],
             }
         )

@@ -218,30 +218,7 @@ def _model(given: str, fallback: str, notes: list[Note]) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- /metrics
 
-_TTFT = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-    20,
-    40,
-    80,
-    160,
-    640,
-    2560,
-)
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
 _TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _E2E = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -269,150 +246,72 @@ class _Collector:
 
     def collect(self) -> Any:
         """One family after another, one sample an engine."""
-        run, t, name = self.run, self.run.ticks, self.name
-        blocks = max(1, run.num_gpu_blocks - 1)
-        replicas = sorted({int(r) for r in np.unique(t.replica)} | set(range(run.scenario.data_parallel_size)))
-        gauges: dict[str, GaugeMetricFamily] = {}
-        counters: dict[str, CounterMetricFamily] = {}
-        histograms: dict[str, HistogramMetricFamily] = {}
-        labels = ["model_name", "engine"]
+        replicas = sorted({int(r) for r in np.unique(self.run.ticks.replica)} | set(range(self.run.scenario.data_parallel_size)))
+        families: dict[str, Any] = {}
+        for who in replicas:
+            self._engine(who, families)
+        yield from families.values()
+        yield _cache_config(self.run, replicas)
 
-        def gauge(metric: str, words: str, value: float, who: str) -> None:
-            gauges.setdefault(metric, GaugeMetricFamily(metric, words, labels=labels)).add_metric([name, who], value)
+    def _engine(self, who: int, families: dict[str, Any]) -> None:
+        """Adds one engine's samples to the families."""
+        run, t, until = self.run, self.run.ticks, self.until
+        prompts, output = run.requests.prompt, run.generated
 
-        def counter(metric: str, words: str, value: float, who: str) -> None:
-            counters.setdefault(metric, CounterMetricFamily(metric, words, labels=labels)).add_metric(
-                [name, who], value
-            )
+        def add(kind: Any, metric: str, words: str, *value: Any, **label: str) -> None:
+            labels = {"model_name": self.name, "engine": str(who), **label}
+            family = families.setdefault(metric, kind(f"vllm:{metric}", words, labels=list(labels)))
+            family.add_metric(list(labels.values()), *value)
 
-        def histogram(
-            metric: str, words: str, values: Any, edges: tuple[float, ...], who: str, weights: Any = None
-        ) -> None:
-            family = histograms.setdefault(metric, HistogramMetricFamily(metric, words, labels=labels))
-            buckets, total = _histogram(values, edges, weights)
-            family.add_metric([name, who], buckets, total)
+        def histogram(metric: str, words: str, values: Any, edges: tuple[float, ...], weights: Any = None) -> None:
+            add(HistogramMetricFamily, metric, words, *_histogram(values, edges, weights))
 
-        reasons = GaugeMetricFamily(
-            "vllm:num_requests_waiting_by_reason",
-            "Number of waiting requests by reason.",
-            labels=["model_name", "engine", "reason"],
+        mine = (t.replica == who) & (t.start + t.duration <= until)
+        last = np.flatnonzero(mine)[-1:]  # the tick that the gauges show; none before the first
+
+        def now(values: Any) -> float:
+            return float(values[last].sum())
+
+        done, began, entered = (
+            (run.replica == who) & np.isfinite(at) & (at <= until) for at in (run.finish, run.first_token, run.first_scheduled)
         )
-        success = CounterMetricFamily(
-            "vllm:request_success",
-            "Count of successfully processed requests.",
-            labels=["model_name", "engine", "finished_reason"],
-        )
-        for r in replicas:
-            who = str(r)
-            mine = (t.replica == r) & (t.start + t.duration <= self.until)
-            last = int(np.flatnonzero(mine)[-1]) if mine.any() else -1
-            asked = run.replica == r
-            done = asked & np.isfinite(run.finish) & (run.finish <= self.until)
-            began = asked & np.isfinite(run.first_token) & (run.first_token <= self.until)
-            entered = asked & np.isfinite(run.first_scheduled) & (run.first_scheduled <= self.until)
-            waiting = float(t.waiting[last]) if last >= 0 else 0.0
-            running = float(t.running[last] - t.finished[last]) if last >= 0 else 0.0
-            gauge("vllm:num_requests_running", "Number of requests in model execution batches.", max(0.0, running), who)
-            gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting, who)
-            reasons.add_metric([name, who, "capacity"], waiting)
-            reasons.add_metric([name, who, "deferred"], 0.0)
-            gauge(
-                "vllm:kv_cache_usage_perc",
-                "KV-cache usage. 1 means 100 percent usage.",
-                1 - float(t.free_end[last]) / blocks if last >= 0 else 0.0,
-                who,
-            )
-            counter(
-                "vllm:num_preemptions",
-                "Cumulative number of preemption from the engine.",
-                float(t.preempted[mine].sum()),
-                who,
-            )
-            prompts, cached = run.requests.prompt, run.cached
-            counter("vllm:prompt_tokens", "Number of prefill tokens processed.", float(prompts[began].sum()), who)
-            counter(
-                "vllm:generation_tokens", "Number of generation tokens processed.", float(t.sampled[mine].sum()), who
-            )
-            counter(
-                "vllm:prefix_cache_queries",
-                "Prefix cache queries, in terms of number of queried tokens.",
-                float(prompts[entered].sum()),
-                who,
-            )
-            counter(
-                "vllm:prefix_cache_hits",
-                "Prefix cache hits, in terms of number of cached tokens.",
-                float(cached[entered].sum()),
-                who,
-            )
-            full = run.generated[done] >= run.requests.output[done]
-            success.add_metric([name, who, "length"], float(full.sum()))
-            success.add_metric([name, who, "stop"], float((~full).sum()))
-            tokens = np.where(t.prefill_tokens > 0, t.prefill_tokens + t.decode_seqs, t.decode_seqs)[mine]
-            histogram(
-                "vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", tokens, _STEP, who
-            )
-            histogram(
-                "vllm:time_to_first_token_seconds",
-                "Histogram of time to first token in seconds.",
-                (run.first_token - run.arrival)[began],
-                _TTFT,
-                who,
-            )
-            later = np.maximum(run.generated - 1, 1)
-            histogram(
-                "vllm:inter_token_latency_seconds",
-                "Histogram of inter-token latency in seconds.",
-                t.duration[mine],
-                _TPOT,
-                who,
-                np.asarray(run.steady)[mine],
-            )
-            histogram(
-                "vllm:request_time_per_output_token_seconds",
-                "Histogram of time_per_output_token_seconds per request.",
-                ((run.finish - run.first_token) / later)[done],
-                _TPOT,
-                who,
-            )
-            for metric, values in (
-                ("e2e_request_latency", run.finish - run.arrival),
-                ("request_queue_time", run.first_scheduled - run.arrival),
-                ("request_prefill_time", run.first_token - run.first_scheduled),
-                ("request_decode_time", run.finish - run.first_token),
-                ("request_inference_time", run.finish - run.first_scheduled),
-            ):
-                histogram(
-                    f"vllm:{metric}_seconds",
-                    f"Histogram of {metric.replace('_', ' ')} in seconds.",
-                    values[done],
-                    _E2E,
-                    who,
-                )
-            histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", prompts[done], _COUNTS, who)
-            histogram(
-                "vllm:request_generation_tokens",
-                "Number of generation tokens processed.",
-                run.generated[done],
-                _COUNTS,
-                who,
-            )
-            histogram(
-                "vllm:request_num_preemptions",
-                "Histogram of the number of preemptions per request.",
-                run.preemptions[done],
-                _TIMES,
-                who,
-            )
-        yield from gauges.values()
-        yield reasons
-        yield from counters.values()
-        yield success
-        yield from histograms.values()
-        yield _cache_config(run, name, replicas)
+        used = 1 - t.free_end / max(1, run.num_gpu_blocks - 1)
+        add(GaugeMetricFamily, "num_requests_running", "Number of requests in model execution batches.", now(t.running - t.finished))
+        add(GaugeMetricFamily, "num_requests_waiting", "Number of requests waiting to be processed.", now(t.waiting))
+        add(GaugeMetricFamily, "kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", now(used))
+        for reason, count in (("capacity", now(t.waiting)), ("deferred", 0.0)):
+            add(GaugeMetricFamily, "num_requests_waiting_by_reason", "Number of waiting requests by reason.", count, reason=reason)
+        for metric, words, total in (
+            ("num_preemptions", "Cumulative number of preemption from the engine.", t.preempted[mine]),
+            ("prompt_tokens", "Number of prefill tokens processed.", prompts[began]),
+            ("generation_tokens", "Number of generation tokens processed.", t.sampled[mine]),
+            ("prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", prompts[entered]),
+            ("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", run.cached[entered]),
+        ):
+            add(CounterMetricFamily, metric, words, float(total.sum()))
+        full = output[done] >= run.requests.output[done]
+        for reason, ended in (("length", full), ("stop", ~full)):
+            add(CounterMetricFamily, "request_success", "Count of successfully processed requests.", float(ended.sum()), finished_reason=reason)
+        histogram("iteration_tokens_total", "Histogram of number of tokens per engine_step.", (t.prefill_tokens + t.decode_seqs)[mine], _STEP)
+        histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.",
+                  (run.first_token - run.arrival)[began], _TTFT)
+        histogram("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", t.duration[mine], _TPOT, run.steady[mine])
+        histogram("request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.",
+                  ((run.finish - run.first_token) / np.maximum(output - 1, 1))[done], _TPOT)
+        for metric, values in (
+            ("e2e_request_latency", run.finish - run.arrival),
+            ("request_queue_time", run.first_scheduled - run.arrival),
+            ("request_prefill_time", run.first_token - run.first_scheduled),
+            ("request_decode_time", run.finish - run.first_token),
+            ("request_inference_time", run.finish - run.first_scheduled),
+        ):
+            histogram(f"{metric}_seconds", f"Histogram of {metric.replace('_', ' ')} in seconds.", values[done], _E2E)
+        histogram("request_prompt_tokens", "Number of prefill tokens processed.", prompts[done], _COUNTS)
+        histogram("request_generation_tokens", "Number of generation tokens processed.", output[done], _COUNTS)
+        histogram("request_num_preemptions", "Histogram of the number of preemptions per request.", run.preemptions[done], _TIMES)
 
 
-def _cache_config(run: Run, name: str, replicas: list[int]) -> Metric:
+def _cache_config(run: Run, replicas: list[int]) -> Metric:
     s = run.scenario
     info = {
         "block_size": str(s.block_size),

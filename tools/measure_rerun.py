@@ -10,31 +10,11 @@ threads) and the websocket payload of each change.
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import statistics
-import subprocess
-import sys
 import time
-import urllib.request
-from pathlib import Path
 
+from measuring import chromium, cpu_s, serving, wait_idle
 from playwright.sync_api import Page, sync_playwright
-
-ROOT = Path(__file__).parent.parent
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-
-
-def cpu_s(pid: int) -> float:
-    """CPU time of a process so far, s."""
-    parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def wait_idle(page: Page) -> None:
-    """Until the app says that its script has run."""
-    page.wait_for_function("document.querySelector('.stApp')?.dataset.testScriptState === 'notRunning'")
 
 
 def change(page: Page, label: str, key: str, received: list[int], pid: int) -> tuple[float, int]:
@@ -64,38 +44,20 @@ def main() -> None:
     parser.add_argument("--label", default="max_num_seqs")
     parser.add_argument("--rates", default="28,30,31,32,33", help="request rates, each of which makes all values new")
     options = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "streamlit", "run", "app.py", f"--server.port={port}", "--server.headless=true",
-         "--server.fileWatcherType=none"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )
-    base = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(200):
-            try:
-                urllib.request.urlopen(f"{base}/_stcore/health", timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
-            page = browser.new_page(viewport={"width": 1280, "height": 720})
-            received: list[int] = []
-            page.on("websocket", lambda ws: ws.on("framereceived", lambda frame: received.append(len(frame))))
-            fresh: list[tuple[float, int]] = []
-            again: list[tuple[float, int]] = []
-            for rate in options.rates.split(","):
-                page.goto(f"{base}{options.path}?v=1&rr={rate}&ms=8")
-                page.wait_for_selector(".js-plotly-plot .main-svg", timeout=30_000)
-                page.wait_for_timeout(1500)
-                fresh += [change(page, options.label, "ArrowRight", received, server.pid) for _ in range(options.changes)]
-                again += [change(page, options.label, "ArrowLeft", received, server.pid) for _ in range(options.changes)]
-            browser.close()
-    finally:
-        server.terminate()
-        server.wait(10)
+    with serving() as (base, pid), sync_playwright() as playwright:
+        browser = chromium(playwright)
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        received: list[int] = []
+        page.on("websocket", lambda ws: ws.on("framereceived", lambda frame: received.append(len(frame))))
+        fresh: list[tuple[float, int]] = []
+        again: list[tuple[float, int]] = []
+        for rate in options.rates.split(","):
+            page.goto(f"{base}{options.path}?v=1&rr={rate}&ms=8")
+            page.wait_for_selector(".js-plotly-plot .main-svg", timeout=30_000)
+            page.wait_for_timeout(1500)
+            fresh += [change(page, options.label, "ArrowRight", received, pid) for _ in range(options.changes)]
+            again += [change(page, options.label, "ArrowLeft", received, pid) for _ in range(options.changes)]
+        browser.close()
     for name, found in (("new values", fresh), ("seen values", again)):
         cpu = [1000 * c for c, _ in found]
         size = [b / 1000 for _, b in found]

@@ -1,13 +1,16 @@
 """The KV pool: where it comes from, what happens when it is full, and how to see it. Lesson 2.3.4, 2.3.9."""
 
+from dataclasses import replace
+
 import streamlit as st
 
 from sim.memory import GIB, plan
 from sim.results import Run
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, narration, series, state, terms
+from sim.workload import draw
+from ui import charts, controls, frame, lesson, narration, pool, series, state, terms
 from ui.lesson import Flow, Scene
-from ui.text import count, seconds, t
+from ui.text import count, percent, seconds, t
 
 POOL = Scenario(request_rate=10, duration_s=20, prompt_tokens=1024, output_tokens=512, max_num_seqs=256)
 PER_REQUEST = 63  # blocks of 300 + 700 tokens
@@ -18,6 +21,7 @@ FULL = Scenario(
     enable_prefix_caching=False,
 )
 OVER = FULL.but(max_num_seqs=512)
+SMALL = OVER.but(request_rate=3, max_num_seqs=32, num_gpu_blocks_override=16 * PER_REQUEST + 1)
 USERS = FULL.but(arrival="closed", duration_s=60, num_clients=350, max_num_seqs=512)
 THRASH = Scenario(
     request_rate=6, duration_s=40, prompt_tokens=3000, prompt_cv=0.3, output_tokens=300, output_cv=0.5, max_num_seqs=64,
@@ -30,6 +34,7 @@ SCENES = [
     Scene("pool", POOL.but(gpu_memory_utilization=0.92), POOL.but(gpu_memory_utilization=0.85),
           answers=("less", "same", "more")),
     Scene("match", OVER, FULL, answers=("faster", "same", "slower")),
+    Scene("blocks", SMALL, SMALL, answers=("one", "prompt", "all")),
     Scene("signs", USERS.but(max_num_seqs=1024), USERS, answers=("nothing", "faster", "slower")),
     Scene("mode", OVER.but(preemption_mode="swap", swap_space_gib=64.0), OVER, answers=("swap", "recompute", "never")),
     Scene("victim", OVER.but(victim="fewest_remaining"), OVER, answers=("better", "same", "worse")),
@@ -124,6 +129,64 @@ def draw_signs(flow: Flow) -> None:
                note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a)
 
 
+@st.cache_resource(max_entries=8)
+def preemption(key: str, _s: Scenario) -> pool.Preemption | None:
+    """The steps around the first preemption of a scenario."""
+    return pool.first_preemption(_s, draw(_s))
+
+
+def first_victim(s: Scenario) -> dict[str, str]:
+    """What the first preemption of a scenario takes and gives, in words; {} if there is none."""
+    p = preemption(state.run_key(s), s)
+    if p is None:
+        return {}
+    after = p.moments[p.at + 1:]
+    again = next((str(m.index - p.moments[p.at].index) for m in after if m.preempted), f"> {len(after)}")
+    emptied = next((str(k - p.at) for k in range(p.at, len(p.moments)) if p.gone(k) == len(p.freed)), f"> {len(after)}")
+    return {"all": f"{p.usable:,}", "seats": str(s.max_num_seqs), "step": str(p.moments[p.at].index), "again": again,
+            "victim": ", ".join(str(r + 1) for r in p.victims), "freed": str(len(p.freed)), "emptied": emptied,
+            "holders": str(len(set(p.moments[p.at - 1].owners.values())))}
+
+
+def draw_blocks(flow: Flow) -> None:
+    offset = int(flow.s.extra["k"])
+    if lesson.bench(flow):
+        key = "kv_step"
+        st.session_state[key] = offset
+        left, right = st.columns([2, 3], vertical_alignment="bottom", gap="medium")
+        with left:
+            st.slider(t("kv_pool.blocks_step"), -60, 60, key=key, on_change=lambda: state.change(k=st.session_state[key]))
+        with right:
+            lesson.presets([(t(f"kv_pool.blocks_at_{name}"), {"k": k}) for name, k in
+                            (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))], key="blocks")
+        lesson.presets([(controls.option("victim", v), {"victim": v}) for v in VICTIMS], key="blocks_victim")
+    p, words = preemption(state.run_key(flow.s.b), flow.s.b), first_victim(flow.s.b)
+    if p is None:
+        st.info(t("kv_pool.blocks_none"))
+        return
+    k = min(max(p.at + offset, 0), len(p.moments) - 1) if flow.revealed else p.at - 1
+    moment = p.moments[k]
+    used = percent(len(moment.owners) / p.usable)
+    left, right = st.columns([3, 2], gap="medium")
+    with left:
+        st.markdown(f"**{t('kv_pool.blocks_picture', step=moment.index, used=used)}**")
+        alt = t("kv_pool.alt_blocks", step=moment.index, used=used, free=p.usable - len(moment.owners))
+        st.html(pool.grid(p if flow.revealed else replace(p, freed=frozenset()), k, alt))
+        if flow.revealed:
+            st.caption(t("kv_pool.blocks_key"))
+    with right:
+        shown = p.moments if flow.revealed else p.moments[: p.at]
+        share = [len(m.owners) / p.usable for m in shown]
+        charts.curve(
+            t("kv_pool.kv"), [charts.Line([m.index for m in shown], share, "kv")], x_title=t("kv_pool.blocks_axis"),
+            x_start=p.moments[0].index, x_end=p.moments[-1].index, percent=True, y_end=1.0, height=lesson.PICTURE,
+            events=[(m.index, f"{t('kv_pool.first')}" if i == p.at else "") for i, m in enumerate(shown) if m.preempted],
+            marks=[(moment.index, share[k], "")], alt=t("kv_pool.alt_blocks_kv", used=used, step=moment.index),
+        )
+    lesson.end(flow, explain=t("kv_pool.blocks_explain", **words), note=t("kv_pool.blocks_why") if flow.untouched else "",
+               then=(t("kv_pool.blocks_then"), {"victim": "longest", "k": 0}))
+
+
 def draw_mode(flow: Flow) -> None:
     if lesson.bench(flow):
         left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
@@ -192,6 +255,8 @@ def draw_thrash(flow: Flow) -> None:
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
+    if scene == "blocks":
+        return first_victim(s.b)
     if scene == "pool":
         return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}"}
     a = state.run(s.a)
@@ -201,7 +266,7 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
 with frame.page("kv"):
     terms.explain("kv_block", "kv_pool", "kv", "waiting", "running", "preemption", "recompute", "swap", "thrashing", "e2e",
                   "p99", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "scheduler_reserve_full_isl")
-flow = lesson.begin("kv_pool", SCENES, numbers)
+flow = lesson.begin("kv_pool", SCENES, numbers, extra={"k": 0})
 {"pool": draw_pool, "match": draw_match, "mode": draw_mode, "victim": draw_victim, "thrash": draw_thrash,
- "signs": draw_signs}[flow.name](flow)
+ "signs": draw_signs, "blocks": draw_blocks}[flow.name](flow)
 state.publish()

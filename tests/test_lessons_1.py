@@ -18,7 +18,7 @@ PAGES = {
     "app.py": ("start", ("eight", "stream", "few")),
     "pages/1_be_the_scheduler.py": ("be_the_scheduler", ("budget", "seats", "pool", "return")),
     "pages/2_two_budgets.py": ("two_budgets", ("queue", "tokens", "starve")),
-    "pages/3_kv_pool.py": ("kv_pool", ("pool", "match", "signs", "mode", "victim", "thrash")),
+    "pages/3_kv_pool.py": ("kv_pool", ("pool", "match", "blocks", "signs", "mode", "victim", "thrash")),
 }
 
 
@@ -238,3 +238,14 @@ def test_the_split_of_ttft_sums_to_a_ttft():
     page = names("pages/2_two_budgets.py")
     run = simulate(page.QUEUE)
     assert sum(series.ttft_split(run, 0.5)) == pytest.approx(run.summary().ttft_p50, rel=0.1)
+
+
+def test_a_victim_gives_back_all_its_blocks_and_the_next_preemption_is_near():
+    page = names("pages/3_kv_pool.py")
+    p = page.pool.first_preemption(page.SMALL, page.draw(page.SMALL))
+    before, now = p.moments[p.at - 1], p.moments[p.at]
+    assert len(before.owners) == p.usable  # not a block was free
+    assert len(p.victims) == 1 and len(p.freed) > 10
+    assert not set(now.owners.values()) & set(p.victims)
+    assert p.gone(p.at) < len(p.freed) / 2 and p.gone(len(p.moments) - 1) == len(p.freed)
+    assert any(m.preempted for m in p.moments[p.at + 1 :])

@@ -233,11 +233,11 @@ def covered(height: int = 260) -> None:
 
 
 def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
-    """Claims one click away: buttons (label, changes of B), the one that holds now in primary colour."""
-    b = state.current().b
+    """Claims one click away: buttons (label, changes of B and extras), the one that holds now with a tick."""
+    s = state.current()
     with st.container(horizontal=True, gap="small"):
         for i, (words, changes) in enumerate(entries):
-            here = all(getattr(b, k) == v for k, v in changes.items())
+            here = all((s.extra[k] if k in s.extra else getattr(s.b, k)) == v for k, v in changes.items())
             st.button(
                 words, key=f"preset_{key}_{i}", type="secondary", on_click=state.change, kwargs=changes,
                 icon=":material/check:" if here else None,

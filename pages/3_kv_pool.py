@@ -158,8 +158,8 @@ def draw_blocks(flow: Flow) -> None:
             st.slider(t("kv_pool.blocks_step"), -60, 60, key=key, on_change=lambda: state.change(k=st.session_state[key]))
         with right:
             lesson.presets([(t(f"kv_pool.blocks_at_{name}"), {"k": k}) for name, k in
-                            (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))], key="blocks")
-        lesson.presets([(controls.option("victim", v), {"victim": v}) for v in VICTIMS], key="blocks_victim")
+                            (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))]
+                           + [(controls.option("victim", v), {"victim": v}) for v in VICTIMS[::2]], key="blocks")
     p, words = preemption(state.run_key(flow.s.b), flow.s.b), first_victim(flow.s.b)
     if p is None:
         st.info(t("kv_pool.blocks_none"))

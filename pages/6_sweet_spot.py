@@ -1,4 +1,4 @@
-"""The sweet spot: both experiments, the tuning path, a map, and the curve that sums it up [lesson 2.3.6, 2.3.7]."""
+"""The sweet spot: the tuning path, both experiments, a map, targets, and the curve that sums it up [lesson 2.3.6, 2.3.7]."""
 
 from __future__ import annotations
 
@@ -8,43 +8,59 @@ from typing import Any
 
 import streamlit as st
 
-from sim import link
 from sim.engine import simulate
+from sim.presets import presets
 from sim.results import Run, Summary
 from sim.scenario import Scenario, SimError
+from sim.sweep import Answer, Tried, grid, search, sweep
 from sim.vllm import export
-from ui import charts, controls, frame, lesson, series, state
+from ui import charts, controls, frame, lesson, narration, series, state, sweep_map, terms
 from ui.text import count, percent, seconds, t
 
 LADDER = (32, 64, 128, 256, 384, 512)  # max_num_seqs, step by step
-MAP_SEQS = (32, 64, 128, 192, 256, 320, 384, 512)
-MAP_TOKENS = (512, 1024, 2048, 4096, 8192)
+FINE = {"max_num_seqs": tuple(range(32, 513, 32)), "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192)}
+AXES: dict[str, tuple[Any, ...]] = {
+    "max_num_seqs": (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 448, 512),
+    "max_num_batched_tokens": (512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240, 12_288, 14_336, 16_384),
+    "num_gpu_blocks_override": tuple(range(1500, 9001, 500)),
+    "gpu_memory_utilization": tuple(n / 100 for n in range(22, 98, 5)),
+    "long_prefill_token_threshold": (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
+    "num_clients": (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512),
+    "prompt_tokens": (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1536, 2048),
+    "output_tokens": (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512),
+}
+"""What a map can go over."""
+SIZES = (4, 8, 16)
 LOADS = (0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)  # of what continuous batching completes when flooded
 KNEE = 3.0  # a curve has its knee where P99 passes this multiple of P99 at the lightest load
+SHARE = 0.95  # of what a search finds: the throughput that is asked for
 
-FIRST_A = Scenario(  # 200 waiting for 250 ms are 800 requests a second: very short ones
-    arrival="closed", num_clients=320, think_time_s=0.02, duration_s=10.0, lengths="fixed", prompt_tokens=6, output_tokens=4,
-    model="Llama-3.1-8B", gpu="A100-80GB", max_model_len=2048, gpu_memory_utilization=0.85, max_num_seqs=64,
-    max_num_batched_tokens=8192, enable_prefix_caching=False,
-)
-FIRST_B = FIRST_A.but(max_num_seqs=256)
-SECOND_A = Scenario(  # 512 users, a pool for about 360 of them when their answers have grown
+CLIMB = Scenario(  # 512 users, a pool for about 360 of them when their answers have grown
     arrival="closed", num_clients=512, num_requests=3000, duration_s=3600.0, lengths="fixed", prompt_tokens=64, output_tokens=128,
     model="Llama-3.1-8B", gpu="A100-80GB", max_model_len=4096, gpu_memory_utilization=0.85, num_gpu_blocks_override=4300,
-    max_num_seqs=256, max_num_batched_tokens=2048, preemption_mode="swap", enable_prefix_caching=False,
+    max_num_seqs=256, max_num_batched_tokens=2048, enable_prefix_caching=False,
 )
-SECOND_B = SECOND_A.but(max_num_seqs=512)
+TARGETS = Scenario(  # few seats: a queue; many: preemptions; a large token budget: pauses between tokens
+    arrival="closed", num_clients=240, think_time_s=2.0, duration_s=60.0, prompt_tokens=600, output_tokens=200, max_model_len=8192,
+    enable_prefix_caching=False, num_gpu_blocks_override=9000, scheduler_reserve_full_isl=False, max_num_seqs=64,
+    max_num_batched_tokens=8192, slo_ttft_s=2.0, slo_tpot_s=0.05,
+)
 STREAM = Scenario(
     duration_s=60.0, prompt_tokens=256, output_tokens=128, prompt_cv=0.5, output_cv=1.0, max_num_seqs=64,
     max_num_batched_tokens=2048, max_model_len=8192, static_timeout_s=0.5,
 )
+FIRST_A, FIRST_B, SECOND_A, SECOND_B = (
+    presets()[f"lesson_{name}"].scenario for name in ("exp1_64", "exp1_256", "exp2_256", "exp2_512")
+)
 SCENES = (
-    lesson.Scene("climb", SECOND_A.but(max_num_seqs=LADDER[0]), None, ("s128", "s256", "s384", "s512")),
+    lesson.Scene("climb", CLIMB.but(max_num_seqs=LADDER[0]), None, ("s128", "s256", "s384", "s512")),
     lesson.Scene("first", FIRST_B, FIRST_A, guess=lesson.Guess(1.0, 4.0, 0.1, "×")),
     lesson.Scene("second", SECOND_B, SECOND_A, ("better", "same", "worse")),
-    lesson.Scene("map", SECOND_A, None, ("low", "middle", "high")),
+    lesson.Scene("map", CLIMB, None, ("low", "middle", "high")),
+    lesson.Scene("targets", TARGETS, None, ("seats", "tokens", "both")),
     lesson.Scene("knee", STREAM, None, guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
 )
+EXTRA: dict[str, state.Extra] = {"across": "max_num_seqs", "up": "max_num_batched_tokens", "metric": "qps", "cells": "8"}
 
 
 @st.cache_data(max_entries=600, show_spinner=False)
@@ -57,22 +73,40 @@ def figures(key: str, _scenario: Scenario) -> Summary | None:
 
 
 def measure(scenario: Scenario) -> Summary | None:
-    return figures("&".join(link.encode(scenario).values()), scenario)
+    return figures(state.run_key(scenario), scenario)
 
 
-def signed(ratio: float) -> str:
-    """A change in percent with its sign."""
-    return f"{ratio - 1:+.0%}"
+@st.cache_data(max_entries=50, show_spinner=False)
+def searched(key: str, _base: Scenario, limits: tuple[tuple[str, float], ...]) -> Answer | None:
+    """The most throughput over both budgets that keeps the limits; `key` says all of the base."""
+    try:
+        return search(_base, FINE, dict(limits), maximise="qps")
+    except SimError:
+        return None
 
 
-def two_columns() -> list[Any]:
-    return [*frame.columns(2), *frame.columns(2)]
+def found_by_search(b: Scenario, **limits: float) -> Answer | None:
+    base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
+    with st.spinner(t("sweet_spot.searching")):
+        return searched(state.run_key(base), base, tuple({"preemptions": 0.0, **limits}.items()))
 
 
-def serve(scenario: Scenario) -> None:
-    """The command that makes this scenario's server."""
+def proof(answer: Answer) -> None:
+    """What a search found, the neighbour on each side that is worse, and the command that makes this server."""
+    rows = [(t("sweet_spot.side_best"), answer.best)]
+    rows += [(t(f"sweet_spot.side_{side}", name=name), tried) for name, sides in answer.neighbours.items()
+             for side, tried in zip(("lower", "higher"), sides, strict=True) if tried]
+    columns: dict[str, list[str]] = {t("sweet_spot.col_what"): [words for words, _ in rows]}
+    for name in answer.best.changes:
+        columns[name] = [f"{tried.changes[name]:,}" for _, tried in rows]
+    told = {name: [getattr(tried.result, name, float("nan")) for _, tried in rows]
+            for name in dict.fromkeys(("qps", "e2e_p99", *answer.limits))}
+    for name, values in told.items():
+        words = seconds if name.endswith("p99") else count
+        columns[t(f"sweet_spot.col_{name}")] = [words(v) if v == v else "–" for v in values]
+    st.table(columns)
     st.caption(t("sweet_spot.serve_line"))
-    st.code(str(export.command_line(scenario)), language="bash", wrap_lines=True)
+    st.code(str(export.command_line(answer.scenario)), language="bash", wrap_lines=True)
 
 
 # --- the climb ------------------------------------------------------------------------------------------------------
@@ -81,46 +115,52 @@ def serve(scenario: Scenario) -> None:
 def climb(flow: lesson.Flow) -> None:
     b = flow.s.b
     at = max((i for i, n in enumerate(LADDER) if n <= b.max_num_seqs), default=0)
-    seen = {n: measure(b.but(max_num_seqs=n)) for n in (LADDER if flow.revealed else LADDER[: at + 1])}
-    walked = {n: s for n, s in seen.items() if s is not None and (flow.revealed or n <= LADDER[at])}
-    now = walked.get(LADDER[at])
-    if now is None:
+    runs = {n: s for n in (LADDER if flow.revealed else LADDER[: at + 1]) if (s := measure(b.but(max_num_seqs=n)))}
+    if LADDER[at] not in runs:
+        st.warning(t("sweet_spot.no_run"))
         return
-    best = max((n for n, s in walked.items() if not s.preemptions), key=lambda n: walked[n].qps, default=0)
+    now, best = runs[LADDER[at]], max((n for n, s in runs.items() if not s.preemptions), key=lambda n: runs[n].qps, default=0)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.button(t("sweet_spot.knob_raise"), icon=":material/stairs:", key="climb_up", disabled=at + 1 >= len(LADDER),
-                  on_click=state.change, kwargs={"max_num_seqs": LADDER[min(at + 1, len(LADDER) - 1)]})
+        st.button(t("sweet_spot.knob_raise"), icon=":material/stairs:", key="climb_up", on_click=state.change,
+                  disabled=at + 1 >= len(LADDER) or now.preemptions > 0 or now.waiting_mean < 1,
+                  kwargs={"max_num_seqs": LADDER[min(at + 1, len(LADDER) - 1)]})
         st.button(t("sweet_spot.knob_back"), icon=":material/undo:", key="climb_down", disabled=at == 0,
                   on_click=state.change, kwargs={"max_num_seqs": LADDER[max(at - 1, 0)]})
         controls.choice("preemption_mode")
-    frame.note(verdict(b, LADDER[at], now, walked))
-    steps = [n for n in LADDER if n in walked]
-    runs = [walked[n] for n in steps]
-    places = two_columns()
-    with places[0]:
+    frame.note(verdict(b, LADDER[at], now, runs))
+    steps, each = list(runs), list(runs.values())
+    wide, *narrow = st.columns([4, 2, 2, 2], gap="medium")
+    with wide:
         charts.curve(
-            t("sweet_spot.chart_climb"), [charts.Line([s.qps for s in runs], [s.e2e_p99 for s in runs], "decode")],
-            x_title=t("sweet_spot.axis_qps"), marks=named(steps, runs),
-            x_end=max(s.qps for s in runs) * 1.15,
+            t("sweet_spot.chart_climb"), [charts.Line([s.qps for s in each], [s.e2e_p99 for s in each], "decode")],
+            x_title=t("sweet_spot.axis_qps"), marks=named(steps, each), x_end=max(s.qps for s in each) * 1.15, height=lesson.PICTURE,
             alt=t("sweet_spot.alt_climb", points=", ".join(map(str, steps)), best=best), key="climb",
         )
-    for place, (title, colour, values, share) in zip(places[1:], (
-        ("chart_queue", "waiting", [s.waiting_mean for s in runs], False),
-        ("chart_gpu", "decode", [s.gpu_compute for s in runs], True),
-        ("chart_preemptions", "preempted", [float(s.preemptions) for s in runs], False),
+    for place, (title, colour, values, share) in zip(narrow, (
+        ("chart_queue", "waiting", [s.waiting_mean for s in each], False),
+        ("chart_gpu", "prefill", [s.gpu_compute for s in each], True),
+        ("chart_preemptions", "preempted", [float(s.preemptions) for s in each], False),
     ), strict=True):
         with place:
             charts.bars(t(f"sweet_spot.{title}"), [str(n) for n in steps], [charts.Part("", colour, values)], percent=share,
-                        words=(lambda v: percent(v)) if share else count, key=title, alt=t(f"sweet_spot.{title}"))
-    explain = [t("sweet_spot.hint_budget", tokens=b.max_num_batched_tokens, blocks=now.num_gpu_blocks)]
-    if flow.revealed and best:
-        explain.insert(0, searched(b, walked, best))
-    if b.preemption_mode == "swap":
-        explain.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
-    lesson.end(flow, explain="\n\n".join(explain))
-    if flow.step == "next":
-        serve(b.but(max_num_seqs=best or b.max_num_seqs))
-        path(b)
+                        words=percent if share else count, key=title, height=lesson.PICTURE,
+                        alt=t("sweet_spot.alt_bars", what=t(f"sweet_spot.{title}"), points=", ".join(
+                            f"{n}: {(percent if share else count)(v)}" for n, v in zip(steps, values, strict=True))))
+    if not flow.revealed:
+        return lesson.end(flow)
+    answer = found_by_search(b)
+    explain = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{now.num_gpu_blocks:,}")]
+    if answer and answer.feasible and best:
+        explain.insert(0, t(
+            "sweet_spot.search_says", runs=len(answer.runs), all=len(FINE["max_num_seqs"]) * len(FINE["max_num_batched_tokens"]),
+            climb=best, climb_qps=runs[best].qps, climb_p99=seconds(runs[best].e2e_p99), qps=answer.best.result.qps,
+            p99=seconds(answer.best.result.e2e_p99), changes=narration.settings(answer.scenario, b.but(max_num_seqs=best)) or best,
+        ))
+    history = frame.badge("history") + " " + t("sweet_spot.swap_history") if b.preemption_mode == "swap" else ""
+    lesson.end(flow, explain="\n\n".join(explain), note=history)
+    if flow.step == "next" and answer:
+        proof(answer)
+        st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
 
 
 def named(steps: list[int], runs: list[Summary]) -> list[tuple[float, float, str]]:
@@ -136,13 +176,13 @@ def named(steps: list[int], runs: list[Summary]) -> list[tuple[float, float, str
     return marks
 
 
-def verdict(b: Scenario, n: int, now: Summary, walked: dict[int, Summary]) -> str:
+def verdict(b: Scenario, n: int, now: Summary, runs: dict[int, Summary]) -> str:
     """What the rule says at this step: raise, or stop and why."""
     here = t("sweet_spot.step_now", value=n, qps=now.qps, p99=seconds(now.e2e_p99), waiting=now.waiting_mean, gpu=now.gpu_compute,
              preemptions=now.preemptions)
-    below = [m for m in walked if m < n and not walked[m].preemptions]
+    below = [m for m in runs if m < n and not runs[m].preemptions]
     if now.preemptions and below:
-        back = walked[max(below)]
+        back = runs[max(below)]
         told = dict(value=n, preemptions=now.preemptions, best=max(below), best_qps=back.qps, best_p99=seconds(back.e2e_p99), p99=seconds(now.e2e_p99))
         if b.preemption_mode == "swap":
             return here + " " + t("sweet_spot.stop_swapped", swapped=now.swapped_blocks, **told)
@@ -156,83 +196,51 @@ def verdict(b: Scenario, n: int, now: Summary, walked: dict[int, Summary]) -> st
     return here + " " + t("sweet_spot.go_on", waiting=now.waiting_mean)
 
 
-def searched(b: Scenario, seen: dict[int, Summary], climbed: int) -> str:
-    """What halving the steps around the climb's answer finds: the largest throughput that never preempts."""
-    known = dict(seen)
-    low, high = climbed, min((n for n in known if n > climbed), default=climbed)
-    while high - low > 8:
-        middle = (low + high) // 2 // 8 * 8
-        if middle in (low, high):
-            break
-        found = measure(b.but(max_num_seqs=middle))
-        if found is None:
-            break
-        known[middle] = found
-        low, high = (middle, high) if not found.preemptions else (low, middle)
-    best = max((n for n in known if not known[n].preemptions), key=lambda n: (round(known[n].qps, 2), -n))
-    above, below = min((n for n in known if n > best), default=best), max((n for n in known if n < best), default=best)
-    return t(
-        "sweet_spot.search_says", best=best, qps=known[best].qps, p99=seconds(known[best].e2e_p99), climb=climbed, runs=len(known),
-        below=below, below_qps=known[below].qps, above=above, above_preemptions=known[above].preemptions,
-        above_p99=seconds(known[above].e2e_p99),
-    )
-
-
-def path(b: Scenario) -> None:
-    st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
-
-
 # --- the two experiments --------------------------------------------------------------------------------------------
 
 
 def experiment(flow: lesson.Flow) -> None:
-    b, a = flow.s.b, flow.s.a
-    left, right = st.columns([6, 5], gap="medium")
-    with left:
-        controls.knob("max_num_seqs", list(LADDER))
-    with right:
-        if flow.name == "second":
-            controls.choice("preemption_mode")
-        else:
-            controls.knob("num_clients", [100, 200, 300, 400, 600])
+    if lesson.bench(flow):
+        left, right = st.columns(2, gap="medium")
+        with left:
+            controls.knob("max_num_seqs", list(LADDER))
+        with right:
+            if flow.name == "second":
+                controls.choice("preemption_mode")
+            else:
+                controls.knob("num_clients", [100, 200, 300, 400, 600])
     run_b, run_a = state.runs(flow.s)
     sb, sa = run_b.summary(), run_a.summary()
-    top = frame.columns(2)
-    if not flow.revealed:
-        with top[0]:
-            charts.timeline(t("sweet_spot.chart_waiting"), [charts.Line(*series.waiting(run_a), "idle", "A", dotted=True)], key="w",
-                            alt=t("sweet_spot.alt_waiting", a=sa.waiting_mean, b=sa.waiting_mean))
-        with top[1]:
-            lesson.covered(210)
-        lesson.end(flow)
-        return
-    with top[0]:
-        charts.timeline(t("sweet_spot.chart_waiting"), charts.both(series.waiting, run_b, run_a, "waiting"), key="w",
-                        alt=t("sweet_spot.alt_waiting", a=sa.waiting_mean, b=sb.waiting_mean))
-    with top[1]:
+    shown = sb if flow.revealed else sa
+    left, right = st.columns([1, 1] if not flow.revealed else [5, 6], gap="medium")
+    with left:
         if flow.name == "first":
-            charts.timeline(t("sweet_spot.chart_gpu"), charts.both(series.utilisation, run_b, run_a, "decode"), percent=True, key="g",
-                            alt=t("sweet_spot.alt_gpu", a=sa.gpu_compute, b=sb.gpu_compute))
+            charts.timeline(t("sweet_spot.chart_waiting"), lesson.lines(flow, series.waiting, run_b, run_a, "waiting"), key="w",
+                            height=lesson.PICTURE, alt=t("sweet_spot.alt_waiting", a=sa.waiting_mean, b=shown.waiting_mean))
         else:
-            first = series.first_preemption(run_b)
-            charts.timeline(
-                t("sweet_spot.chart_kv"), charts.both(series.kv, run_b, run_a, "kv"), percent=True, key="k",
-                events=[(first, t("sweet_spot.first_preemption"))], alt=t("sweet_spot.alt_kv", a=sa.kv_max, b=sb.kv_max, n=sb.preemptions),
-            )
-    rows, explain = first_rows(b, run_b, run_a) if flow.name == "first" else second_rows(b, a, sb, sa)
-    frame.note(t(
-        "sweet_spot.changed_against", a=a.max_num_seqs, b=b.max_num_seqs, qps=f"{count(sa.qps)} → {count(sb.qps)}",
-        p99=f"{seconds(sa.e2e_p99)} → {seconds(sb.e2e_p99)}", waiting_a=sa.waiting_mean, waiting_b=sb.waiting_mean,
-        preempt_a=sa.preemptions, preempt_b=sb.preemptions,
-    ))
-    st.table({t("sweet_spot.col_what"): [r[0] for r in rows], t("sweet_spot.col_lesson"): [r[1] for r in rows],
-              t("sweet_spot.col_run"): [r[2] for r in rows]})
-
-    lesson.end(flow, explain="\n\n".join(explain), run=run_b)
-    if flow.step == "next":
-        lesson.presets([(t("sweet_spot.try_swap"), {"preemption_mode": "swap"}), (t("sweet_spot.try_recompute"), {"preemption_mode": "recompute"})]
-                       if flow.name == "second" else
-                       [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)], key=flow.name)
+            events = [(series.first_preemption(run_b), t("sweet_spot.first_preemption"))] if flow.revealed else []
+            charts.timeline(t("sweet_spot.chart_kv"), lesson.lines(flow, series.kv, run_b, run_a, "kv"), percent=True, key="k",
+                            height=lesson.PICTURE, events=events, alt=t("sweet_spot.alt_kv", a=sa.kv_max, b=shown.kv_max, n=shown.preemptions))
+    with right:
+        if flow.revealed:
+            rows = first_rows(run_b, run_a) if flow.name == "first" else second_rows(flow.s.b, flow.s.a, sb, sa)
+            st.table({t(f"sweet_spot.col_{what}"): list(column) for what, column in
+                      zip(("what", "lesson", "run"), zip(*rows, strict=True), strict=True)})
+        else:
+            charts.timeline(t("sweet_spot.chart_gpu"), [charts.Line(*series.utilisation(run_a), "prefill", "A")], percent=True, key="g",
+                            height=lesson.PICTURE, alt=t("sweet_spot.alt_gpu", a=sa.gpu_compute))
+    if flow.name == "first":
+        b = flow.s.b
+        note = t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
+                 prompt=float(run_b.requests.prompt.mean()), output=float(run_b.requests.output.mean()),
+                 step=seconds(float(run_b.ticks.duration.mean())), queue=seconds(sb.queue_mean), waiting=queue(run_a),
+                 wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n" + t("sweet_spot.why_gpu")
+    else:
+        note = t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" + frame.badge("history") + " " + t("sweet_spot.swap_history")
+    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a), note=note, run=run_b)
+    if flow.revealed:
+        modes = [(t(f"sweet_spot.try_{mode}"), {"preemption_mode": mode}) for mode in ("swap", "recompute")]
+        lesson.presets(modes if flow.name == "second" else [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)], key=flow.name)
 
 
 def queue(run: Run) -> float:
@@ -240,146 +248,196 @@ def queue(run: Run) -> float:
     return float(run.ticks.waiting @ run.ticks.duration) / run.duration_s
 
 
-def first_rows(b: Scenario, run_b: Run, run_a: Run) -> tuple[list[tuple[str, str, str]], list[str]]:
+def first_rows(run_b: Run, run_a: Run) -> list[tuple[str, str, str]]:
     sb, sa = run_b.summary(), run_a.summary()
+    found = {
+        "waiting": f"{queue(run_a):.0f} → {queue(run_b):.0f}", "gpu": f"{percent(sa.gpu_compute)} → {percent(sb.gpu_compute)}",
+        "qps": f"× {sb.qps / sa.qps:.2f}", "queue": f"{seconds(sa.queue_mean)} → {seconds(sb.queue_mean)}",
+    }
+    return [(t(f"sweet_spot.row_{k}"), t(f"sweet_spot.lesson_{k}"), v) for k, v in found.items()]
 
-    def arrow(x: str, y: str) -> str:
-        return t("sweet_spot.arrow", a=x, b=y)
 
-    rows = [
-        (t("sweet_spot.row_waiting"), t("sweet_spot.lesson_waiting"), arrow(f"{queue(run_a):.0f}", f"{queue(run_b):.0f}")),
-        (t("sweet_spot.row_gpu"), t("sweet_spot.lesson_gpu"), arrow(percent(sa.gpu_compute), percent(sb.gpu_compute))),
-        (t("sweet_spot.row_qps"), t("sweet_spot.lesson_qps"), f"× {sb.qps / sa.qps:.2f}"),
-        (t("sweet_spot.row_queue"), t("sweet_spot.lesson_queue"), arrow(seconds(sa.queue_mean), seconds(sb.queue_mean))),
+def second_rows(b: Scenario, a: Scenario, sb: Summary, sa: Summary) -> list[tuple[str, str, str]]:
+    rows = []
+    for mode, told in (("swap", "p99"), ("recompute", "none")):
+        more, less = measure(b.but(preemption_mode=mode)), measure(a.but(preemption_mode=mode))
+        rows.append((t(f"sweet_spot.row_p99_{mode}", b=b.max_num_seqs, a=a.max_num_seqs), t(f"sweet_spot.lesson_{told}"),
+                     f"{more.e2e_p99 / less.e2e_p99 - 1:+.0%}" if more and less else "–"))
+    return [
+        *rows,
+        (t("sweet_spot.row_preemptions"), t("sweet_spot.lesson_frequent"), f"{count(sa.preemptions)} → {count(sb.preemptions)}"),
+        (t("sweet_spot.row_swapped"), t("sweet_spot.lesson_frequent"), f"{count(sa.swapped_blocks)} → {count(sb.swapped_blocks)}"),
+        (t("sweet_spot.row_qps"), t("sweet_spot.lesson_none"), f"× {sb.qps / sa.qps:.2f}"),
     ]
-    return rows, [t("sweet_spot.why_gpu"), t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s), prompt=b.prompt_tokens, output=b.output_tokens)]
-
-
-def second_rows(b: Scenario, a: Scenario, sb: Summary, sa: Summary) -> tuple[list[tuple[str, str, str]], list[str]]:
-    modes = {m: (measure(a.but(preemption_mode=m)), measure(b.but(preemption_mode=m))) for m in ("swap", "recompute")}
-    said = {m: signed(y.e2e_p99 / x.e2e_p99) if x and y else "–" for m, (x, y) in modes.items()}
-    rows = [
-        (t("sweet_spot.row_p99_swap"), t("sweet_spot.lesson_p99"), said["swap"]),
-        (t("sweet_spot.row_p99_recompute"), t("sweet_spot.lesson_none"), said["recompute"]),
-        (t("sweet_spot.row_preemptions"), t("sweet_spot.lesson_frequent"), t("sweet_spot.arrow", a=count(sa.preemptions), b=count(sb.preemptions))),
-        (t("sweet_spot.row_swapped"), t("sweet_spot.lesson_frequent"), count(sb.swapped_blocks)),
-    ]
-    return rows, [t("sweet_spot.why_2"), frame.badge("history") + " " + t("sweet_spot.swap_history")]
 
 
 # --- the map --------------------------------------------------------------------------------------------------------
 
-COLOURINGS = {"qps": ("decode", 1), "e2e_p99": ("waiting", -1), "preemptions": ("preempted", -1), "gpu_compute": ("prefill", 1),
-              "goodput_qps": ("decode", 1)}
+
+def values_of(name: str, cells: int) -> list[Any]:
+    """So many values of an axis, evenly spaced in its list."""
+    return [AXES[name][round(i * (len(AXES[name]) - 1) / (cells - 1))] for i in range(cells)]
 
 
 def atlas(flow: lesson.Flow) -> None:
-    b = flow.s.b
-    cells = [(n, m) for m in MAP_TOKENS for n in MAP_SEQS if n <= m]
-    base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
-    slot = "&".join(link.encode(base).values())
+    b, extra = flow.s.b, flow.s.extra
+    row = st.columns([3, 3, 3, 2, 5], vertical_alignment="bottom", gap="small")
+    names = {}
+    for place, which, other in ((row[0], "across", "up"), (row[1], "up", "across")):
+        with place:
+            names[which] = pick(which, [n for n in AXES if n != extra[other]], lambda n: state.label(n).strip("`"))
+    with row[2]:
+        metric = pick("metric", list(sweep_map.METRICS), lambda m: t(f"sweet_spot.map_{m}"))
+    with row[3]:
+        size = int(pick("cells", [str(n) for n in SIZES], lambda n: f"{n} × {n}"))
+    axes = {name: values_of(name, size) for name in (names["across"], names["up"])}
+    memory = {"num_gpu_blocks_override": 0} if "gpu_memory_utilization" in axes and "num_gpu_blocks_override" not in axes else {}
+    base = b.but(**memory, **{name: values[0] for name, values in axes.items()})
     held = st.session_state.get("sweet_map")
-    if held is None or held["of"] != slot:
-        held = st.session_state["sweet_map"] = {"of": slot, "done": {}, "running": False}
-    done: dict[tuple[int, int], Summary] = held["done"]
-    if flow.revealed and not held.setdefault("started", False):
-        held["started"] = held["running"] = True  # the first time one needs not ask for it
-
-    def start(running: bool) -> None:
-        st.session_state["sweet_map"]["running"] = running
-
-    left, middle, right = st.columns([4, 3, 3], vertical_alignment="bottom", gap="medium")
-    with left:
-        st.session_state.setdefault("sweet_colour", "qps")
-        colouring = st.selectbox(t("sweet_spot.map_colour"), list(COLOURINGS), key="sweet_colour",
-                                 format_func=lambda c: t(f"sweet_spot.map_{c}"), filter_mode=None)
-    with middle:
-        controls.choice("preemption_mode")
-    missing = [c for c in cells if c not in done]
-    with right:
-        if held["running"]:
-            st.button(t("sweet_spot.map_stop"), icon=":material/stop:", key="map_stop", on_click=start, args=(False,))
+    of = f"{state.run_key(base)}|{size}|{'|'.join(axes)}"
+    if held is None or held["of"] != of:
+        held = st.session_state["sweet_map"] = {"of": of, "done": {}, "failed": set(), "todo": "map" if flow.revealed else "", "answer": None}
+    elif flow.revealed and not held["done"] and not held["todo"] and not held.get("stopped"):
+        held["todo"] = "map"  # the first time one needs not ask for it
+    done: dict[sweep_map.Cell, Summary] = held["done"]
+    total = size * size
+    with row[4], st.container(horizontal=True, gap="small"):
+        if held["todo"]:
+            st.button(t("sweet_spot.map_stop"), icon=":material/stop:", key="map_stop", on_click=stop)
         else:
-            st.button(t("sweet_spot.map_run", n=len(missing)), icon=":material/grid_on:", key="map_run", disabled=not missing,
-                      on_click=start, args=(True,))
-    picture, progress = st.empty(), st.empty()
-    if held["running"] and missing:
-        begun = time.perf_counter()
-        for i, (n, m) in enumerate(missing):
-            left_s = (time.perf_counter() - begun) / i * (len(missing) - i) if i else float("nan")
-            progress.progress(len(done) / len(cells), t("sweet_spot.map_progress", done=len(done), total=len(cells), left=seconds(left_s)))
-            found = measure(base.but(max_num_seqs=n, max_num_batched_tokens=m))
-            if found:
-                done[n, m] = found
-        held["running"] = False
-        st.rerun()
-    free = {c: s for c, s in done.items() if not s.preemptions and s.drained}
-    best = max(free, key=lambda c: (round(free[c].qps, 1), -free[c].e2e_p99)) if free else None
-    with picture.container():
-        if done and flow.revealed:
-            draw_map(done, free, colouring, b, best)
+            left = total - len(done) - len(held["failed"])
+            st.button(t("sweet_spot.map_run", n=left), icon=":material/grid_on:", key="map_run", disabled=not left,
+                      on_click=held.update, kwargs={"todo": "map"})
+            st.button(t("sweet_spot.map_search"), icon=":material/search:", key="map_search", on_click=held.update, kwargs={"todo": "search"})
+    if held["todo"]:
+        work(held, base, axes)
+    if not flow.revealed:
+        lesson.covered(lesson.PICTURE)
+        return lesson.end(flow)
+    kept = {c: s for c, s in done.items() if not s.preemptions and s.drained}
+    here = tuple(getattr(b, name) for name in axes)
+
+    def take(cell: sweep_map.Cell) -> None:
+        state.change(**dict(zip(axes, cell, strict=True)), **memory)
+
+    best = max(kept, key=lambda c: (round(kept[c].qps, 1), -kept[c].e2e_p99), default=None)
+    said = t("sweet_spot.map_best", **told(axes, best, kept[best])) if best else t("sweet_spot.map_none")
+    left_side, right_side = st.columns([6, 5], gap="medium")
+    with left_side:
+        sweep_map.heatmap(done, kept, axes, metric, here, take, said, lesson.PICTURE + 30)
+    with right_side:
+        sweep_map.plane(done, kept, axes, here, take, said, lesson.PICTURE + 30)
+    if len(done) + len(held["failed"]) < total:
+        st.caption(t("sweet_spot.map_partial", done=len(done), total=total))
+    now = measure(b)
+    explain = said + (" " + t("sweet_spot.map_taken", **told(axes, here, now)) if now else "")
+    lesson.end(flow, explain=explain, note=t("sweet_spot.map_lead"))
+    answer: Answer | None = held["answer"]
+    if answer:
+        words = {"runs": len(answer.runs), "all": total, "changes": ", ".join(f"{k} {v:,}" for k, v in answer.best.changes.items())}
+        st.markdown(t("sweet_spot.map_searched", qps=answer.best.value, **words) if answer.feasible else t("sweet_spot.map_none"))
+        proof(answer)
+
+
+def pick(name: str, options: list[str], words: Any) -> str:
+    """A page-local choice as a list; what it names is in the address."""
+    key = f"sweet_{name}"
+    st.session_state[key] = value = str(state.current().extra[name])
+    if value not in options:
+        st.session_state[key] = value = options[0]
+    st.selectbox(t(f"sweet_spot.pick_{name}"), options, key=key, format_func={o: words(o) for o in options}.__getitem__,
+                 on_change=lambda: state.change(**{name: st.session_state[key]}), filter_mode=None)
+    return value
+
+
+def stop() -> None:
+    st.session_state["sweet_map"] |= {"todo": "", "stopped": True}
+
+
+def told(axes: dict[str, list[Any]], cell: sweep_map.Cell, s: Summary) -> dict[str, Any]:
+    settings = ", ".join(f"{name} {value:,}" for name, value in zip(axes, cell, strict=True))
+    return {"settings": settings, "qps": s.qps, "p99": seconds(s.e2e_p99), "preemptions": s.preemptions}
+
+
+def work(held: dict[str, Any], base: Scenario, axes: dict[str, list[Any]]) -> None:
+    """Make the runs that were asked for; each is kept as it is made, so that Stop loses none. Ends in a new page run."""
+    done, failed, names = held["done"], held["failed"], list(axes)
+    total = len(axes[names[0]]) * len(axes[names[1]])
+    bar, begun, made = st.empty(), time.perf_counter(), 0
+
+    def keep(changes: dict[str, Any], result: Summary | SimError) -> None:
+        nonlocal made
+        made += 1
+        cell = tuple(changes[name] for name in names)
+        if isinstance(result, Summary):
+            done[cell] = result
         else:
-            lesson.covered(330)
-    if 0 < len(done) < len(cells):
-        st.caption(t("sweet_spot.map_partial", done=len(done), total=len(cells)))
-    if best and flow.revealed:
-        frame.note(t("sweet_spot.map_best", seqs=best[0], tokens=best[1], qps=free[best].qps, p99=seconds(free[best].e2e_p99)))
-        here = measure(b)
-        explain = [t("sweet_spot.map_lead")]
-        if here:
-            explain.append(t("sweet_spot.map_taken", seqs=b.max_num_seqs, tokens=b.max_num_batched_tokens, qps=here.qps,
-                             p99=seconds(here.e2e_p99), preemptions=here.preemptions))
-        lesson.end(flow, explain="\n\n".join(explain))
-        if flow.step == "next":
-            serve(b.but(max_num_seqs=best[0], max_num_batched_tokens=best[1]))
+            failed.add(cell)
+        ready = len(done) + len(failed)
+        left = (time.perf_counter() - begun) / made * (total - ready)
+        words = (t("sweet_spot.map_progress", done=ready, total=total, left=seconds(left)) if held["todo"] == "map"
+                 else t("sweet_spot.search_progress", runs=made, total=total))
+        bar.progress(min(ready / total, 1.0), words)
+
+    def watch(tried: Tried) -> None:
+        keep(tried.changes, tried.result)
+
+    if held["todo"] == "map":
+        missing = [{names[0]: x, names[1]: y} for y in axes[names[1]] for x in axes[names[0]] if (x, y) not in done and (x, y) not in failed]
+        scenarios = (next(iter(grid(base, {name: [value] for name, value in changes.items()}))) for changes in missing)
+        for index, result in sweep(scenarios):
+            keep(missing[index], result)
     else:
-        lesson.end(flow)
+        try:
+            held["answer"] = search(base, axes, {"preemptions": 0}, maximise="qps", watch=watch)
+        except SimError as error:
+            st.session_state["sweet_failed"] = str(error)
+    held["todo"] = ""
+    st.rerun()
 
 
-def draw_map(done: dict[tuple[int, int], Summary], free: dict[tuple[int, int], Summary], colouring: str, b: Scenario,
-             best: tuple[int, int] | None) -> None:
-    """Squares that can be clicked (a Plotly heatmap cannot), those that never preempt outlined."""
-    colours = charts.COLOURS[frame.theme()]
-    scale = frame.scale()
-    order = sorted(done)
-    values = [getattr(done[c], colouring) * (100 if colouring == "gpu_compute" else 1) for c in order]
-    words = [count(v) if colouring != "e2e_p99" else f"{v:.1f}" for v in values]
-    here = [c == (b.max_num_seqs, b.max_num_batched_tokens) for c in order]
-    axis = {"type": "category", "showgrid": False, "zeroline": False, "tickfont": {"size": 13 * scale}, "fixedrange": True}
-    figure = {
-        "data": [{
-            "type": "scatter", "mode": "markers+text", "x": [str(n) for n, _ in order], "y": [str(m) for _, m in order],
-            "text": words, "textfont": {"size": 12 * scale, "color": colours["ink"]}, "customdata": [list(c) for c in order],
-            "hovertemplate": "max_num_seqs %{x}<br>max_num_batched_tokens %{y}<br>%{text}<extra></extra>",
-            "marker": {
-                "symbol": "square", "size": 40, "opacity": 1, "color": values,
-                "colorscale": [[0, colours["grid"]], [1, colours[COLOURINGS[colouring][0]]]],
-                "line": {"color": [colours["ink"] if c in free else colours["grid"] for c in order],
-                         "width": [4 if h else 2 if c in free else 0 for c, h in zip(order, here, strict=True)]},
-            },
-        }],
-        "layout": {
-            "height": 330, "font": {"family": charts.FONT, "size": 13 * scale, "color": colours["ink"]},
-            "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "showlegend": False, "clickmode": "event+select",
-            "dragmode": False, "margin": {"l": 80 * scale, "r": 12, "t": 36, "b": 44},
-            "title": {"text": t(f"sweet_spot.map_{colouring}"), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
-                      "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
-            "xaxis": {**axis, "title": {"text": "max_num_seqs"}, "categoryorder": "array", "categoryarray": [str(n) for n in MAP_SEQS]},
-            "yaxis": {**axis, "title": {"text": "max_num_batched_tokens"}, "categoryorder": "array",
-                      "categoryarray": [str(m) for m in MAP_TOKENS]},
-        },
-    }
-    def picked() -> None:
-        points = st.session_state["sweet_cells"].selection.points
-        if points:
-            n, m = points[0]["customdata"][:2]
-            state.change(max_num_seqs=int(n), max_num_batched_tokens=int(m))
+# --- targets --------------------------------------------------------------------------------------------------------
 
-    st.plotly_chart(
-        figure, width="stretch", height=330, theme=None, key="sweet_cells", config=charts.CONFIG, on_select=picked,
-        selection_mode="points",
-        alt=t("sweet_spot.alt_map", colour=t(f"sweet_spot.map_{colouring}"), seqs=best[0] if best else "–", tokens=best[1] if best else "–"),
-    )
+
+def targets(flow: lesson.Flow) -> None:
+    """Reach a throughput; without preemption; with latencies within their limits. Judged from the visitor's own run."""
+    row = frame.columns(3)
+    with row[0]:
+        controls.knob("max_num_seqs", FINE["max_num_seqs"][::2])
+    with row[1]:
+        controls.knob("max_num_batched_tokens", FINE["max_num_batched_tokens"])
+    with row[2]:
+        controls.knob("gpu_memory_utilization", [0.22, 0.26, 0.3, 0.5, 0.7, 0.85, 0.92])
+    b = flow.s.b
+    run_b, _ = state.runs(flow.s)
+    s = run_b.summary()
+    answer = found_by_search(TARGETS, ttft_p99=TARGETS.slo_ttft_s, itl_p99=TARGETS.slo_tpot_s)
+    if not answer:
+        return lesson.end(flow)
+    wanted = float(int(SHARE * answer.best.value))
+    checks = [
+        ("qps", s.qps >= wanted, {"have": f"{s.qps:.1f}", "want": f"{wanted:.0f}", "miss": f"{wanted - s.qps:.1f}"}),
+        ("preemptions", not s.preemptions, {"have": count(s.preemptions), "want": "0", "miss": count(s.preemptions)}),
+        *((name, getattr(s, f"{name}_p99") <= most,
+           {"have": seconds(getattr(s, f"{name}_p99")), "want": seconds(most), "miss": seconds(getattr(s, f"{name}_p99") - most)})
+          for name, most in (("ttft", b.slo_ttft_s), ("itl", b.slo_tpot_s))),
+    ]
+    for place, (name, held, words) in zip(frame.columns(4), checks, strict=True):
+        with place, st.container(border=True):
+            st.markdown(f":material/{'check_circle' if held else 'radio_button_unchecked'}: **{t(f'sweet_spot.target_{name}', **words)}**")
+            st.markdown(t(f"sweet_spot.have_{name}", **words) + " " + ("" if held else t(f"sweet_spot.miss_{name}", **words)))
+    left, right = frame.columns(2)
+    with left:
+        charts.timeline(t("sweet_spot.chart_waiting"), [charts.Line(*series.waiting(run_b), "waiting")], key="tw", height=190,
+                        alt=t("sweet_spot.alt_target_waiting", waiting=s.waiting_mean))
+    with right:
+        charts.timeline(t("sweet_spot.chart_kv"), [charts.Line(*series.kv(run_b), "kv", fill=True)], percent=True, key="tk", height=190,
+                        events=[(series.first_preemption(run_b), t("sweet_spot.first_preemption"))],
+                        alt=t("sweet_spot.alt_target_kv", kv=s.kv_max, n=s.preemptions))
+    lesson.end(flow, explain=t("sweet_spot.targets_explain", runs=len(answer.runs), qps=answer.best.value,
+                               changes=", ".join(f"{k} {v:,}" for k, v in answer.best.changes.items())), run=run_b)
+    if flow.step == "next":
+        proof(answer)
 
 
 # --- the knee -------------------------------------------------------------------------------------------------------
@@ -430,7 +488,17 @@ def sums_up(flow: lesson.Flow) -> None:
     lesson.end(flow, explain=t("sweet_spot.knee_lead", factor=KNEE))
 
 
-frame.page("sweet")
-flow = lesson.begin("sweet_spot", SCENES)
-{"climb": climb, "first": experiment, "second": experiment, "map": atlas, "knee": sums_up}[flow.name](flow)
+def numbers(scene: str, s: state.State) -> dict[str, Any]:
+    """What the questions name."""
+    if scene != "first":
+        return {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs}
+    run = state.run(s.a)
+    return {"clients": s.a.num_clients, "waiting": queue(run), "gpu": run.summary().gpu_compute, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs}
+
+
+with frame.page("sweet"):
+    terms.explain("max_num_seqs", "max_num_batched_tokens", "waiting", "queue", "gpu_compute", "preemption", "recompute", "swap",
+                  "kv_pool", "goodput_qps", "ttft", "itl", "e2e", "p99", "slo", "knee", "static_batching")
+flow = lesson.begin("sweet_spot", SCENES, numbers, EXTRA)
+{"climb": climb, "first": experiment, "second": experiment, "map": atlas, "targets": targets, "knee": sums_up}[flow.name](flow)
 state.publish()

@@ -17,7 +17,7 @@ from sim.step_time import StepTime
 ROOT = Path(__file__).parent.parent
 SCENES = {
     "4_experts": ("skew", "batch", "place"), "5_parallelism": ("layout", "alone", "kv"),
-    "6_sweet_spot": ("climb", "first", "second", "map", "knee"),
+    "6_sweet_spot": ("climb", "first", "second", "map", "targets", "knee"),
 }
 
 

@@ -143,7 +143,7 @@ def climb(flow: lesson.Flow) -> None:
     ), strict=True):
         with place:
             charts.bars(t(f"sweet_spot.{title}"), [str(n) for n in steps], [charts.Part("", colour, values)], percent=share,
-                        words=percent if share else count, key=title, height=lesson.PICTURE,
+                        key=title, height=lesson.PICTURE,
                         alt=t("sweet_spot.alt_bars", what=t(f"sweet_spot.{title}"), points=", ".join(
                             f"{n}: {(percent if share else count)(v)}" for n, v in zip(steps, values, strict=True))))
     if not flow.revealed:

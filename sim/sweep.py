@@ -240,7 +240,7 @@ def search(
     while True:
         leaders = _leaders(seen)
         try_all(point for leader in leaders for point in _around(leader, stride, tops))
-        if _leaders(seen)[0] != leaders[0]:
+        if _leaders(seen) != leaders:
             continue
         if stride == 1:
             break

@@ -182,6 +182,18 @@ def test_the_search_finds_what_the_whole_grid_finds_in_fewer_runs():
     assert answer.scenario.max_num_seqs == answer.best.changes["max_num_seqs"]
 
 
+def test_a_ridge_of_equals_is_followed_to_its_better_end():
+    base = Scenario(
+        arrival="closed", num_clients=512, num_requests=3000, duration_s=3600.0, lengths="fixed", prompt_tokens=64, output_tokens=128,
+        gpu="A100-80GB", max_model_len=4096, num_gpu_blocks_override=4300, enable_prefix_caching=False, max_num_batched_tokens=16_384,
+    )
+    ranges = {"max_num_seqs": [16, 48, 96, 160, 256, 320, 384, 512],
+              "max_num_batched_tokens": [512, 1024, 1536, 2560, 5120, 8192, 12_288, 16_384]}
+    answer = search(base, ranges, {"preemptions": 0}, maximise="qps")
+    everything = [r for _, r in sweep(grid(base, ranges)) if isinstance(r, Summary) and not r.preemptions]
+    assert answer.best.value >= max(r.qps for r in everything) / 1.006 and len(answer.runs) < 40
+
+
 def test_the_answer_comes_with_its_neighbours_none_of_which_is_better():
     answer = search(LOADED, RANGES, {"preemptions": 0})
     for name, sides in answer.neighbours.items():

@@ -6,7 +6,6 @@
     charts.bars(title, ["A", "B"], [charts.Part("queue", "waiting", values), ...])      stacked bars side by side
     charts.histogram(title, [charts.Sample(values, "decode", "B"), ...], unit="s")
     charts.curve(title, [charts.Line(...)], x_title=..., marks=[(x, y, "now")])     any x, e.g. rate against P99
-    charts.heatmap(title, xs, ys, z, x_title=..., y_title=..., mark=(x, y))
 
 A colour means one thing everywhere: waiting, prefill, decode, preempted, kv, idle (also the baseline A), ink. The unit
 belongs in the title. B is solid, A is dotted: `both(series_of, b, a, colour)` makes the two lines of a chart.
@@ -212,33 +211,6 @@ def histogram(
     marks = [(v, name) for name, v in limits]
     curve(title, lines, x_title=x_title, x_end=end, percent=True, y_end=_top([np.asarray(ln.y) for ln in lines]),
           events=marks, height=height, alt=alt, key=key)
-
-
-def heatmap(
-    title: str, xs: Sequence[float], ys: Sequence[float], z: Any, *, x_title: str = "", y_title: str = "",
-    colour: str = "prefill", mark: tuple[float, float] | None = None, words: Any = None, height: int = 320, alt: str = "",
-    key: str | None = None,
-) -> None:
-    """z[y][x] by depth of one colour, nan left out. `words`: texts in the cells, same shape. `mark`: the cell shown now."""
-    colours = _colours()
-    layout = _layout(title, height, right_words=[])
-    layout["margin"] |= {"l": 70 * _scale()}
-    layout["xaxis"] |= {"type": "category", "title": _axis_title(x_title), "showgrid": False}
-    layout["yaxis"] |= {"type": "category", "title": _axis_title(y_title), "showgrid": False}
-    trace = {
-        "type": "heatmap", "x": [_tick(x) for x in xs], "y": [_tick(y) for y in ys], "z": np.asarray(z, np.float32),
-        "colorscale": [[0, colours["grid"]], [1, colours[colour]]], "showscale": False, "xgap": 2, "ygap": 2,
-        "hoverongaps": False,
-    }
-    if words is not None:
-        trace |= {"text": words, "texttemplate": "%{text}", "textfont": {"size": 12 * _scale()}}
-    if mark:
-        x, y = list(xs).index(mark[0]), list(ys).index(mark[1])
-        layout["shapes"].append({
-            "type": "rect", "x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5,
-            "line": {"color": colours["ink"], "width": 2.5},
-        })
-    draw({"data": [trace], "layout": layout}, alt or title, key)
 
 
 def both(of: Callable[..., tuple[Any, Any]], b: Any, a: Any, colour: str, *args: Any, **options: Any) -> list[Line]:

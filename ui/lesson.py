@@ -25,6 +25,7 @@ import streamlit as st
 from sim.advice import Figures, advise, changes
 from sim.results import Run
 from sim.scenario import SETTINGS, Scenario, SimError
+from sim.sentences import Blanks
 from ui import charts, frame, narration, state
 from ui.text import t
 
@@ -213,17 +214,6 @@ def _try_next(words: str, wanted: dict[str, Any]) -> None:
         label = ", ".join(f"{state.label(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
         st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
 
-
-class Blanks(dict[str, Any]):
-    """Numbers for a text; what is not known reads as a question mark."""
-
-    def __missing__(self, key: str) -> Any:
-        return _Unknown()
-
-
-class _Unknown:
-    def __format__(self, spec: str) -> str:
-        return "?"
 
 
 def covered(height: int = 260) -> None:

@@ -22,7 +22,7 @@ TABS = ("how", "silicon", "runs", "headlines", "status")
 def results() -> dict[str, Any]:
     """The committed evidence, in the shape that the pictures take."""
     held = catalog.evidence()
-    table, served = held["steps"]["results"], [r for r in held["served"]["results"] if np.isfinite(r["our_tpot"])]
+    table, served = held["steps"]["results"], [r for r in held["served"]["results"] if r["our_tpot"] is not None]
     groups = [g for g in table["groups"] if g["phase"] == "all"]
     points = table["points"][:: max(len(table["points"]) // 1200, 1)]
     by_run: dict[str, Any] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -491,6 +492,11 @@ def _write(path: Path, results: dict[str, Any]) -> None:
     """Add the results to a JSON file, with the date; what it held of other kinds stays."""
     held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name, value in results.items():
-        plain = [asdict(item) for item in value] if isinstance(value, list) else value
+        plain = [_plain(item) for item in value] if isinstance(value, list) else value
         held[name] = {"date": date.today().isoformat(), "results": plain}
-    path.write_text(json.dumps(held, separators=(",", ":"), allow_nan=True), encoding="utf-8")
+    path.write_text(json.dumps(held, separators=(",", ":"), allow_nan=False), encoding="utf-8")
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    """A row for JSON, which knows no nan: what could not be computed is null."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(row).items()}

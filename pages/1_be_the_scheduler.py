@@ -189,6 +189,7 @@ m = moments()[k - 1]
 colours = charts.COLOURS[frame.theme()]
 st.html(CSS.replace("KV", colours["kv"]).replace("INK", colours["paper"]).replace("PRE", colours["prefill"])
         .replace("WAIT", colours["waiting"]))
+told = st.container()  # once revealed, vLLM's decision stands above what was chosen
 plan, out = choose(m, flow.step != "ask")
 theirs = {r.request: r.got for r in m.rows if r.got}
 sides = bars(m, plan, out, t("be_the_scheduler.yours"))
@@ -199,11 +200,13 @@ owners = m.owners_after if flow.revealed else m.owners
 fresh = {b for b, r in m.owners_after.items() if m.owners.get(b) != r} if flow.revealed else set()
 st.html(grid(owners, m.usable, fresh))
 if flow.revealed:
-    verdict(m, plan, out, bool(plan or out))
+    with told:
+        verdict(m, plan, out, bool(plan or out))
 notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration))
 if flow.name == "pool":
     notes += "\n\n" + lesson.says(t("be_the_scheduler.victim_note"))
-lesson.end(flow, explain=notes)
+following = k % len(moments()) + 1
+lesson.end(flow, explain=notes, then=(t("be_the_scheduler.then", k=following), {"k": following, "p": f"{flow.name}.ask"}))
 key = "engine_step"
 st.session_state[key] = k
 st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(

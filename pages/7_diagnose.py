@@ -19,7 +19,7 @@ from ui import charts, controls, frame, incidents, narration, series, state, ter
 from ui.text import has, percent, seconds, t
 
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
-PARTS = ("paste", "incidents", "checklist", "card")
+PARTS = ("incidents", "paste", "checklist", "card")
 SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
 SHOWN = (
     "running",
@@ -63,7 +63,7 @@ CSS = """<style>
 with frame.page("diagnose"):
     terms.explain("waiting", "running", "kv", "kv_pool", "preemption", "recompute", "swap", "ttft", "itl", "queue", "p99", "knee",
                   "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
-s = state.load(DEFAULT, extra={"part": "paste", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
+s = state.load(DEFAULT, extra={"part": "incidents", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
 st.html(CSS)
 
 
@@ -608,5 +608,5 @@ frame.question(t("diagnose.question"))
 with st.container(key="part"):
     part = controls.extra_choice("part", PARTS, words=lambda p: t(f"diagnose.part.{p}"), title=t("diagnose.question"))
 state.notices()
-{"paste": paste, "incidents": cases, "checklist": checklist, "card": card}.get(part, paste)()
+{"paste": paste, "incidents": cases, "checklist": checklist, "card": card}.get(part, cases)()
 state.publish()

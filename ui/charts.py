@@ -401,6 +401,8 @@ def _event(layout: dict[str, Any], time: float, word: str, log: bool) -> None:
         "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": time, "x1": time,
         "line": {"color": colours["preempted"], "width": 1.4, "dash": "2px,3px"},
     })
+    if not word:
+        return
     layout["annotations"].append({
         "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False, "xshift": -4,
         "x": float(np.log10(time)) if log else time,  # on a log axis annotations count in powers of ten, shapes do not

@@ -88,6 +88,16 @@ CSS = """<style>
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
 @media (max-width:640px){.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
 %s</style>"""
+PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76}.stMain .block-container{padding:.6rem 1.2rem 1rem;max-width:none}
+.stMain [data-testid=stVerticalBlock]{gap:.4rem}.stMain h1{font-size:1.15rem}.if-question{font-size:1.05rem;line-height:1.35}
+.stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd{display:none}
+"""
+CLICKER = """if (!window.clicker) { window.clicker = true; window.addEventListener('keydown', e => {
+if (e.key !== 'PageDown' || !e.target.matches?.('input[type=checkbox],input[type=range]')) return;
+e.stopImmediatePropagation(); e.preventDefault(); e.target.blur();
+document.body.dispatchEvent(new KeyboardEvent('keydown', {key: e.key, code: e.code, keyCode: e.keyCode, bubbles: true}))}, true) }
+"""
+"""A switch or slider that was touched last would keep PageDown, a clicker's key, to itself: it goes on to the page."""
 LOOK = {
     "light": "--if-paper:#fff;--if-line:#DCE1E6;--if-soft:#5B6672;--if-accent:#045891;--if-good:#017A4E;--if-bad:#A12607",
     "dark": "--if-paper:#0E1318;--if-line:#2A343F;--if-soft:#9AA5B1;--if-accent:#3792FA;--if-good:#36EBB3;--if-bad:#FF7A52",
@@ -104,7 +114,7 @@ def page(key: str) -> Any:
     st.set_page_config(
         page_title=f"{t(f'frame.title.{key}')} · Inflight", page_icon=":material/view_timeline:", layout="wide"
     )
-    st.html(CSS % f":root{{{LOOK[theme()]}}}{'html{font-size:21px!important}' if projector() else ''}")
+    st.html(CSS % f":root{{{LOOK[theme()]}}}{PROJECTOR if projector() else ''}")
     st.logo(_logo(), size="large")
     with st.sidebar:
         for name, path in PAGES.items():
@@ -113,9 +123,9 @@ def page(key: str) -> Any:
         with st.container(key="frame_foot"):
             _language()
             st.toggle(t("frame.projector"), key="projector", persist_state="session", help=t("frame.projector_help"))
-            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)" if st.session_state.pop("to_top", False) else ""
+            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0);" if st.session_state.pop("to_top", False) else ""
             st.html(
-                f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}';{top}</script>",
+                f"<script>document.documentElement.lang='{'zh-CN' if text.language() == 'zh' else 'en'}';{CLICKER}{top}</script>",
                 unsafe_allow_javascript=True,
             )
     with st.container(horizontal=True, vertical_alignment="center", key="heading"):

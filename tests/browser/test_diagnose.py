@@ -40,7 +40,7 @@ def not_ours(page: Page, words: str) -> None:
 
 def test_a_queue_at_the_cap_is_seen_and_the_action_tried(page: Page, server: str) -> None:
     errors = watch(page)
-    page.goto(f"{server}/diagnose?lang=en")
+    page.goto(f"{server}/diagnose?part=paste&lang=en")
     settle(page)
     not_ours(page, "An HTML page, not metrics")
     diagnose(page, COMMAND + SCRAPE)
@@ -52,7 +52,7 @@ def test_a_queue_at_the_cap_is_seen_and_the_action_tried(page: Page, server: str
 
 
 def test_a_log_beside_its_command_is_told_in_the_visitors_language(page: Page, server: str) -> None:
-    page.goto(f"{server}/diagnose?lang=zh")
+    page.goto(f"{server}/diagnose?part=paste&lang=zh")
     settle(page)
     not_ours(page, "HTML 页面")
     diagnose(page, LOG)

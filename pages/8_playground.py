@@ -174,8 +174,8 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str,
 
 def figures(b: object, a: object | None, error: float, why: str) -> None:
     wanted = [
-        ("qps", "", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
-        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "", 1),
+        ("qps", "req/s", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
+        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "req/s", 1),
     ]
     frame.tiles(((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted), error, why)
 

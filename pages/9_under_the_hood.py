@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ui.text import percent, seconds, t
 
 ROOT = Path(__file__).parent.parent
 RECORDED = sorted((ROOT / "tests" / "data" / "oracle").glob("*.json.gz"))
-TABS = ("how", "silicon", "runs", "headlines", "status")
+TABS = ("how", "decisions", "silicon", "runs", "headlines", "status")
 
 
 def results() -> dict[str, Any]:
@@ -43,6 +44,7 @@ def results() -> dict[str, Any]:
             f"{name}_median": float(np.median([abs(r[f"our_{name}"] / r[name] - 1.0) for r in served])) for name in ("tpot", "ttft")
         },
         "headlines": held["headlines"]["results"],
+        "decisions": held["conformance"]["results"],
     }
 
 
@@ -56,27 +58,45 @@ def table(columns: dict[str, list[Any]]) -> None:
     st.dataframe(columns, hide_index=True, width="stretch")
 
 
-def how() -> None:
-    for status in ("exact", "fitted", "assumed"):
-        st.markdown(f"**{t(f'under_the_hood.{status}')}.** " + t(f"under_the_hood.{status}_text", cases=len(RECORDED)))
-    st.subheader(t("under_the_hood.conformance"), anchor=False)
-    if not RECORDED:
-        st.info(t("under_the_hood.conformance_missing"))
-        return
-    if not st.session_state.get("hood_compare"):  # some seconds of work: only when asked
+def how(known: dict[str, Any]) -> None:
+    steps, found, cases = known["steps"], known["headlines"], known["decisions"]
+    off = [abs(m["simulated"] / m["real"] - 1) for run in known["runs"].values() for m in run["metrics"]]
+    told = {
+        "decisions": dict(equal=sum(not c["difference"] for c in cases), cases=len(cases), steps=sum(c["steps"] for c in cases)),
+        "steps": dict(median=steps["median"], p90=steps["p90"], rows=steps["rows"], systems=len(steps["systems"])),
+        "servers": dict(worst=max(off), runs=len(known["runs"]), figures=len(off)),
+        "figures": dict(holds=sum(h["verdict"] == "holds" for h in found), total=len(found)),
+    }
+    frame.plain_tiles([
+        (t(f"under_the_hood.tile_{name}"), t(f"under_the_hood.tile_{name}_is", **of), t(f"under_the_hood.tile_{name}_tip", **of))
+        for name, of in told.items()
+    ])
+    left, right = frame.columns(2)
+    with left:
+        scatter(steps)
+    with right:
+        name, run = next(iter(known["runs"].items()))
+        server(name, "e2e", run["curves"]["e2e"])
+    for place, status in zip(frame.columns(3), ("exact", "fitted", "assumed"), strict=True):
+        place.markdown(f"**{t(f'under_the_hood.{status}')}.** " + t(f"under_the_hood.{status}_text", cases=len(cases)))
+
+
+def decisions(known: dict[str, Any]) -> None:
+    cases, word = known["decisions"], "recorded"
+    if st.session_state.get("hood_compare"):
+        with st.spinner(t("under_the_hood.comparing")):
+            cases, word = [asdict(case) for case in compared()], "now"
+    equal = [c for c in cases if not c["difference"]]
+    said = f"equal_{word}" if len(equal) == len(cases) else "not_all_equal"
+    frame.note(t(f"under_the_hood.{said}", equal=len(equal), cases=len(cases), steps=sum(c["steps"] for c in cases)))
+    if RECORDED and word == "recorded":  # some seconds of work: only when asked
         st.button(t("under_the_hood.compare", n=len(RECORDED)), icon=":material/fact_check:", key="hood_ask",
                   on_click=lambda: st.session_state.update(hood_compare=True))
-        return
-    with st.spinner(t("under_the_hood.comparing")):
-        cases = compared()
-    equal = [c for c in cases if not c.difference]
-    word = "all_equal" if len(equal) == len(cases) else "not_all_equal"
-    frame.note(t(f"under_the_hood.{word}", equal=len(equal), cases=len(cases), steps=sum(c.steps for c in cases)))
     table({
-        t("under_the_hood.col_case"): [c.name for c in cases],
-        t("under_the_hood.col_steps"): [c.steps for c in cases],
-        t("under_the_hood.col_values"): [c.values for c in cases],
-        t("under_the_hood.col_equal"): [c.difference or t("under_the_hood.yes") for c in cases],
+        t("under_the_hood.col_case"): [c["name"] for c in cases],
+        t("under_the_hood.col_steps"): [c["steps"] for c in cases],
+        t("under_the_hood.col_values"): [c["values"] for c in cases],
+        t("under_the_hood.col_equal"): [c["difference"] or t("under_the_hood.yes") for c in cases],
     })
 
 
@@ -86,19 +106,16 @@ def silicon(known: dict[str, Any]) -> None:
     worst = max(by, key=lambda name: by[name]["median"])
     told = dict(median=steps["median"], p90=steps["p90"], rows=steps["rows"], systems=len(by), worst=worst, worst_median=by[worst]["median"])
     frame.note(t("under_the_hood.reveal", **told))
-    sample = steps.get("sample", {})  # {"measured_ms": [...], "predicted_ms": [...], "system": [...]}
     left, right = frame.columns(2)
     with left:
-        if sample:
-            scatter(np.array(sample["measured_ms"]), np.array(sample["predicted_ms"]), steps["median"])
+        scatter(steps)
     with right:
-        if sample:
-            error = (np.array(sample["predicted_ms"]) / np.array(sample["measured_ms"]) - 1) * 100
-            edges = np.linspace(-40, 40, 41)
-            share = np.histogram(np.clip(error, -40, 40), edges)[0] / len(error)
-            charts.curve(t("under_the_hood.chart_histogram"), [charts.Line(edges, np.append(share, 0), "prefill", fill=True, steps=True)],
-                         x_start=-40, x_end=40, percent=True, x_title=t("under_the_hood.axis_error"),
-                         alt=t("under_the_hood.alt_histogram", median=steps["median"], p90=steps["p90"]), key="hood_hist")
+        error = (np.array(steps["sample"]["predicted_ms"]) / np.array(steps["sample"]["measured_ms"]) - 1) * 100
+        edges = np.linspace(-40, 40, 41)
+        share = np.histogram(np.clip(error, -40, 40), edges)[0] / len(error)
+        charts.curve(t("under_the_hood.chart_histogram"), [charts.Line(edges, np.append(share, 0), "prefill", fill=True, steps=True)],
+                     x_start=-40, x_end=40, percent=True, x_title=t("under_the_hood.axis_error"),
+                     alt=t("under_the_hood.alt_histogram", median=steps["median"], p90=steps["p90"]), key="hood_hist")
     left, right = frame.columns(2)
     with left:
         charts.bars(t("under_the_hood.chart_gpus"), list(by), [charts.Part(t("under_the_hood.median"), "prefill", [v["median"] for v in by.values()]),
@@ -113,24 +130,22 @@ def silicon(known: dict[str, Any]) -> None:
            t("under_the_hood.median"): [percent(v["median"]) for v in out.values()], t("under_the_hood.p90"): [percent(v["p90"]) for v in out.values()]})
 
 
-def scatter(measured: Any, predicted: Any, median: float) -> None:
-    colours, scale = charts.COLOURS[frame.theme()], frame.scale()
-    low, high = float(min(measured.min(), predicted.min())), float(max(measured.max(), predicted.max()))
-    axis = {"type": "log", "dtick": 1, "gridcolor": colours["grid"], "zeroline": False, "tickfont": {"size": 13 * scale}}
-    charts.draw({
-        "data": [
-            {"type": "scatter", "mode": "lines", "x": [low, high], "y": [low, high], "line": {"color": colours["soft"], "dash": "6px,4px"}},
-            {"type": "scatter", "mode": "markers", "x": measured.astype(np.float32), "y": predicted.astype(np.float32),
-             "marker": {"size": 4, "opacity": 0.5, "color": colours["prefill"]}, "hoverinfo": "x+y"},
-        ],
-        "layout": {
-            "height": charts.HEIGHT, "showlegend": False, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"family": charts.FONT, "size": 13 * scale, "color": colours["ink"]}, "margin": {"l": 52, "r": 12, "t": 36, "b": 44},
-            "title": {"text": t("under_the_hood.chart_scatter"), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 4, "l": 2},
-                      "font": {"size": 15 * scale, "color": colours["ink"]}},
-            "xaxis": {**axis, "title": {"text": t("under_the_hood.axis_measured")}}, "yaxis": axis,
-        },
-    }, t("under_the_hood.alt_scatter", n=len(measured), median=median), "hood_scatter")
+def scatter(steps: dict[str, Any]) -> None:
+    measured = steps["sample"]["measured_ms"]
+    charts.diagonal(t("under_the_hood.chart_scatter"), measured, steps["sample"]["predicted_ms"], x_title=t("under_the_hood.axis_measured"),
+                    alt=t("under_the_hood.alt_scatter", n=len(measured), median=steps["median"]), key="hood_scatter")
+
+
+def server(name: str, metric: str, curve: dict[str, list[float]]) -> None:
+    """Share of a real server's requests done within a time, and of ours with the same engine arguments."""
+    real, ours = np.sort(curve["real"]), np.sort(curve["simulated"])
+    charts.curve(
+        t("under_the_hood.chart_run", metric=metric.upper()),
+        [charts.Line(real, np.linspace(0, 1, len(real)), "idle", t("under_the_hood.real"), dotted=True),
+         charts.Line(ours, np.linspace(0, 1, len(ours)), "decode", t("under_the_hood.simulated"))],
+        x_title="s", percent=True, y_end=1.0, key=f"hood_{name}_{metric}",
+        alt=t("under_the_hood.alt_run", metric=metric.upper(), real=seconds(float(np.median(real))), simulated=seconds(float(np.median(ours)))),
+    )
 
 
 def runs(known: dict[str, Any]) -> None:
@@ -138,20 +153,10 @@ def runs(known: dict[str, Any]) -> None:
     st.caption(t("under_the_hood.runs_lead"))
     for name, run in found.items():  # name -> {"curves": {metric: {"real", "simulated"}}, "metrics": [{name, real, simulated}]}
         st.markdown(f"**{name}**")
-        places = frame.columns(2)
-        for place, (metric, curve) in zip(places, list(run.get("curves", {}).items())[:2], strict=False):
-            share = np.linspace(0, 1, len(curve["real"]))
-            ours = np.linspace(0, 1, len(curve["simulated"]))
+        for place, (metric, curve) in zip(frame.columns(2), run["curves"].items(), strict=True):
             with place:
-                charts.curve(
-                    t("under_the_hood.chart_run", metric=metric.upper()),
-                    [charts.Line(np.sort(curve["real"]), share, "idle", t("under_the_hood.real"), dotted=True),
-                     charts.Line(np.sort(curve["simulated"]), ours, "decode", t("under_the_hood.simulated"))],
-                    x_title="s", percent=True, y_end=1.0, key=f"hood_{name}_{metric}",
-                    alt=t("under_the_hood.alt_run", metric=metric.upper(), real=seconds(float(np.median(curve["real"]))),
-                          simulated=seconds(float(np.median(curve["simulated"])))),
-                )
-        rows = run.get("metrics", [])
+                server(name, metric, curve)
+        rows = run["metrics"]
         table({t("under_the_hood.col_metric"): [r["name"] for r in rows], t("under_the_hood.col_real"): [seconds(r["real"]) for r in rows],
                t("under_the_hood.col_sim"): [seconds(r["simulated"]) for r in rows],
                t("under_the_hood.col_off"): [f"{r['simulated'] / r['real'] - 1:+.1%}" if r["real"] else "–" for r in rows]})
@@ -185,13 +190,11 @@ state.load(Scenario(), extra={"part": TABS[0]})
 state.notices()
 frame.lead(t("under_the_hood.lead"))
 part = controls.extra_choice("part", TABS, words=lambda x: t(f"under_the_hood.tab_{x}"))
-known = results()
-if part == "how":
-    how()
-elif part == "status":
+if part == "status":
     status()
 else:
-    {"silicon": silicon, "runs": runs, "headlines": headlines}[part](known)
+    known = results()
+    {"how": how, "decisions": decisions, "silicon": silicon, "runs": runs, "headlines": headlines}[part](known)
     st.caption(t("under_the_hood.dated", date=known["date"]))
 st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t('under_the_hood.takeaway')}")
 state.publish()

@@ -492,13 +492,15 @@ def step_time_error(gpu_name: str) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def evidence() -> dict[str, Any]:
-    """What the committed validation found: "steps", "runs", "curves", "served" (each with date and results), "headlines",
-    and "held_out": errors on the rows of a model that the fit had not seen, by model.
+    """What the committed validation found: "steps", "runs", "curves", "served", "headlines", "conformance" (each with date
+    and results), and "held_out": errors on the rows of a model that the fit had not seen, by model.
 
-    Made by `python -m sim validate ... --json sim/validation.json` and `python -m sim.headlines --json sim/headlines.json`.
+    Made by `python -m sim validate ... --json sim/validation.json`, `python -m sim.headlines --json sim/headlines.json` and
+    `python -m sim conformance ... --json sim/conformance.json`.
     """
     found: dict[str, Any] = json.loads((HERE / "validation.json").read_text(encoding="utf-8"))
-    found["headlines"] = json.loads((HERE / "headlines.json").read_text(encoding="utf-8"))
+    for name in ("headlines", "conformance"):
+        found[name] = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
     with (HERE / "calibration.toml").open("rb") as file:
         found["held_out"] = tomllib.load(file).get("held_out", {})
     return found

@@ -11,7 +11,8 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -217,15 +218,16 @@ def _compare_refusal(record: dict[str, Any], scenario: Scenario, requests: Reque
     result.refused = reasons
 
 
-def conformance(paths: Sequence[str]) -> int:
-    """Compare files, print a line for each and the count; 0 if all agree, else 1."""
-    passed = 0
+def conformance(paths: Sequence[str], json_file: Path | None = None) -> int:
+    """Compare files, print a line for each and the count; 0 if all agree, else 1. `json_file` gets the same and the date."""
+    passed, compared = 0, []
     for path in paths:
         try:
             result = replay(path)
         except (OSError, ValueError, KeyError, SimError) as error:
             print(f"FAIL  {path}: cannot be read: {type(error).__name__}: {error}")
             continue
+        compared.append(result)
         if result.difference:
             print(f"FAIL  {result.name}: {result.difference}")
             continue
@@ -233,6 +235,9 @@ def conformance(paths: Sequence[str]) -> int:
         refused = f", {len(result.refused)} refused where vLLM would not start" if result.refused else ""
         print(f"ok    {result.name}: {result.steps:,} steps, {result.values:,} values{refused}")
     print(f"{passed} passed, {len(paths) - passed} failed")
+    if json_file:
+        held = {"date": date.today().isoformat(), "results": [asdict(result) for result in compared]}
+        json_file.write_text(json.dumps(held, indent=1), encoding="utf-8")
     return 0 if passed == len(paths) else 1
 
 
@@ -242,4 +247,5 @@ def command(subparsers: Any) -> None:
         "conformance", help="replay recorded vLLM scheduler runs through the engine and compare every step"
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="recorded runs (.json.gz)")
-    parser.set_defaults(run=lambda arguments: conformance(arguments.files))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/conformance.json)")
+    parser.set_defaults(run=lambda arguments: conformance(arguments.files, arguments.json))

@@ -53,7 +53,7 @@ def test_opens_at_every_step(name: str, scene: str, language: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("part", ["how", "silicon", "runs", "headlines", "status"])
+@pytest.mark.parametrize("part", ["how", "decisions", "silicon", "runs", "headlines", "status"])
 def test_under_the_hood_opens(part: str, language: str) -> None:
     assert not page("9_under_the_hood", part=part, lang=language).exception
 
@@ -170,7 +170,7 @@ def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
 
 
 def test_under_the_hood_shows_no_unknown_as_a_figure():
-    for part in ("silicon", "runs", "headlines"):
+    for part in ("decisions", "silicon", "runs", "headlines"):
         app = page("9_under_the_hood", part=part)
         assert not app.exception
         assert "nan" not in words(app).lower()

@@ -249,6 +249,21 @@ def draw(figure: dict[str, Any], alt: str, key: str | None = None) -> None:
 CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": "reset"}
 
 
+def diagonal(title: str, x: Any, y: Any, *, x_title: str, alt: str = "", key: str | None = None) -> None:
+    """A cloud of points (x, y) about the line y = x, which is dashed; both axes logarithmic, values above 0."""
+    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+    ends = [float(min(x.min(), y.min())), float(max(x.max(), y.max()))]
+    colours, layout = _colours(), _layout(title, HEIGHT, right_words=[])
+    axis = {"type": "log", "dtick": 1}
+    layout["xaxis"] |= axis | {"title": _axis_title(x_title)}
+    layout["yaxis"] |= axis
+    draw({"data": [
+        {"type": "scatter", "mode": "lines", "x": ends, "y": ends, "line": {"color": colours["soft"], "dash": "6px,4px"}},
+        {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": {"size": 4, "opacity": 0.5, "color": colours["prefill"]},
+         "hoverinfo": "x+y"},
+    ], "layout": layout | {"hovermode": "closest"}}, alt, key)
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -328,7 +343,7 @@ def _layout(title: str, height: int, right_words: Sequence[str]) -> dict[str, An
                   "yanchor": "top", "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
         "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 46 * scale, "r": (12 + 7.6 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
+        "margin": {"l": 46 * scale, "r": (12 + 8.2 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
         "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
         "yaxis": {**axis, "ticklen": 0},
         "annotations": [], "shapes": [],

@@ -81,7 +81,7 @@ CSS = """<style>
 .if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
 .if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
 .if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
-.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
+.if-tile>.d{white-space:normal;line-height:1.3}.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
@@ -209,6 +209,19 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
             f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}</div>"
             f"<div class='r'><span class='v'>{html.escape(text.value(b, unit))}{off}</span><span class='d'>{delta}</span></div></div>"
         )
+    _tiles(cells)
+
+
+def plain_tiles(entries: Iterable[tuple[str, str, str]]) -> None:
+    """Figures that are not a run's, side by side: (label, figure, a line below it that says what it is)."""
+    _tiles([
+        f"<div class='if-tile'><div class='l'>{html.escape(label)}</div><div class='r'><span class='v'>{html.escape(figure)}</span></div>"
+        f"<div class='d'>{html.escape(about)}</div></div>"
+        for label, figure, about in entries
+    ])
+
+
+def _tiles(cells: list[str]) -> None:
     across = len(cells) if len(cells) < 6 else -(-len(cells) // 2)
     st.html(f"<div class='if-tiles' style='--n:{across}'>{''.join(cells)}</div>")
 

@@ -77,7 +77,7 @@ CSS = """<style>
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
 .if-tile{padding:.55rem .8rem .5rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.5rem}
+.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.3rem}
 .if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
 .if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
 .if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
@@ -192,7 +192,7 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
 
     `name`: a field of Summary; `unit`: of `ui.text.value` ("s", "%", "" or what to put behind the number);
     `sense`: +1 more is better, -1 less is better, 0 neither. A is shown where it is given and differs.
-    `error`, `why`: the share by which times may be off, stood behind each, and what it is (`narration.error`).
+    `error`, `why`: the share by which times may be off, stood behind their names, and what it is (`narration.error`).
     """
     cells = []
     for name, b, a, unit, sense in entries:
@@ -204,10 +204,11 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
             delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign} {html.escape(_difference(b, a, unit))}</b>"
         (label, tip), off = text.figure(name), ""
         if error and unit == "s":
-            tip, off = f"{tip}\n± {why}", f" <small>±{error * 100:.0f}%</small>"
+            tip, off = f"{tip}\n± {why}", f" ±{error * 100:.0f}%"
+        figure, _, behind = text.value(b, unit).partition(" ")
         cells.append(
-            f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}</div>"
-            f"<div class='r'><span class='v'>{html.escape(text.value(b, unit))}{off}</span><span class='d'>{delta}</span></div></div>"
+            f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}{off}</div>"
+            f"<div class='r'><span class='v'>{html.escape(figure)}<small> {html.escape(behind)}</small></span><span class='d'>{delta}</span></div></div>"
         )
     _tiles(cells)
 

@@ -3,10 +3,11 @@
 The rules are vLLM's (0.32, sync scheduler); the speed comes from what they imply, not from a compiler. At the start of a
 tick, in every mode:
 
-1.  A request that decodes is given one token in every step that decodes, so its computed length is `base + k` with k the
-    number of such steps so far: one sum for all of them (`context`), and no loop.
-2.  The step in which it ends is known when it starts to decode: a heap (`ends`). An entry is stale if `fin` differs.
-3.  It needs a block exactly when (base + k) % block_size == 0, so counting requests by base % block_size (`residues`)
+1.  A request that decodes is given one token in every step that decodes; k is the number of such steps so far. So the
+    step in which it ends is known when it starts to decode (`fin`), and until then `last - (fin - k)` of its tokens are
+    computed: one sum for all of them (`context`), and no loop.
+2.  Who ends in a step stands in a calendar (`ends`). An entry is stale if `fin` differs.
+3.  It needs a block in every block_size-th step, so that counting requests by the remainder of those steps (`residues`)
     tells the blocks of a step.
 4.  Everybody else in `order` (running requests in order of admission; ended ones are dropped late) is in the middle of
     its prompt, and stands in `partial` in the same order. Without a threshold that is one request at most, the last.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 from typing import Any
@@ -122,7 +124,6 @@ class Book:
         room = np.maximum(s.max_model_len - requests.prompt, 1)
         self.last: list[int] = (requests.prompt + np.minimum(requests.output, room) - 1).tolist()
         self.got = [0] * n  # computed tokens of one in mid-prompt, or swapped out
-        self.base = [0] * n
         self.fin = [-1] * n  # the decode step in which it ends, -1 while it does not decode
         self.seat = [0] * n  # number of its latest admission: the order of `running`
         self.arrival: list[float] = requests.arrival.tolist()
@@ -225,7 +226,7 @@ class Replica:
         self.pointer = 0  # arrivals before it are admitted (with priorities: stand in the heap)
         self.order: list[int] = []
         self.partial: list[int] = []
-        self.ends: list[int] = []
+        self.ends: defaultdict[int, list[int]] = defaultdict(list)
         self.residues = [0] * s.block_size
         self.free = self.usable
         self.k = 0
@@ -233,19 +234,21 @@ class Replica:
         self.context = 0
         self.held: list[int] = []  # static batching: done, but the batch is not
         self.clock = 0.0
-        self.taken = 0  # admissions less preemptions
         self.in_turn = False  # in the running loop of a step, whose number k is still that of the step before
         self.guessing = False  # the prefix cache is left out, in the hope that it does not matter
         self.cache: PrefixCache | None = None
         if caching:
             self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.seen)
         self.stopped = ""
-        # What is written down: starts and free blocks of every tick, the rest per stretch of equal ticks.
+        # What is written down: starts and free blocks of every tick; who decodes, per stretch of ticks in which they are
+        # the same; the rest where it is not zero.
         self.starts: list[float] = []
         self.frees: list[int] = []
         self.pauses: list[tuple[int, float]] = []  # (tick, its end) where the next one does not start at once
-        self.stretches: list[int] = []
-        self.freed: list[int] = []  # tick, blocks
+        self.stretches: list[int] = []  # ticks, decoding requests, their context in the first of these ticks
+        self.particular: list[int] = []  # of ticks that are more than that: the tick, and what `_ticks` makes columns of
+        self.late: list[int] = []  # ticks whose decodes had been waiting
+        self.freed: list[int] = []  # tick, blocks, ended requests
         self.gaps: list[float] = []
         self.gap_weights: list[int] = []
         self.cached_tokens = 0
@@ -253,7 +256,6 @@ class Replica:
         self.sequence: list[tuple[int, int]] = []  # what the latest `walk` gave to whom
         self.events: list[tuple[int, int]] = []  # and the way there, victims included (0 tokens)
         self.swap_log: list[tuple[int, int, float]] = []
-        self.finish_ticks: list[int] = []
         self.on_finish: Callable[[int, float], float] | None = None
 
     # ------------------------------------------------------------------------------------------------ the life of it
@@ -273,19 +275,17 @@ class Replica:
         arrivals, arrived = self.arrivals, self.arrived
         swapped, front, urgent = self.swapped, self.front, self.urgent
         order, partial, ends, residues, held = self.order, self.partial, self.ends, self.residues, self.held
-        length, last, got, base, fin = book.length, book.last, book.got, book.base, book.fin
+        length, last, got, fin = book.length, book.last, book.got, book.fin
         scheduled, first, finish, latest, since = book.scheduled, book.first, book.finish, book.latest, book.since
         seat, cached = book.seat, book.cached
         starts, on_finish = self.starts, self.on_finish
-        start_of, free_of, stretch = starts.append, self.frees.append, self.stretches.extend
-        finished_in, freed = self.finish_ticks.append, self.freed.extend
-        wide = len(length) + 1  # entries of `ends` are step * wide + request
+        start_of, free_of = starts.append, self.frees.append
+        stretch, particular, freed = self.stretches.extend, self.particular.extend, self.freed.extend
         patience = 1000 + 4 * -(-max(last, default=1) // min(batched, threshold or batched))
-        lines: dict[int, tuple[float, float, float, int]] = {}
         t = 0.0
-        k = n = context = pointer = taken = seated = quiet = idle = 0
+        k = n = context = pointer = seated = quiet = idle = 0
         free = self.free
-        stuck = False  # the head of the queue could not be admitted, and nothing has changed since
+        short = 0  # not 0: the head of the queue cannot be admitted before so many blocks are free
         decoded = 0.0  # end of the latest step that decoded
         stalled = False  # prefill_first: decodes have been waiting for prompts
         horizon = yield 0.0
@@ -295,16 +295,16 @@ class Replica:
             if not n and not partial and not front and not swapped and not urgent and arrivals[pointer] > t:
                 self.pause(t)
                 if arrivals[pointer] >= horizon:
-                    self.keep(t, k, n, context, free, pointer, taken)
+                    self.keep(t, k, n, context, free, pointer)
                     horizon = yield arrivals[pointer]
                     continue
                 t = arrivals[pointer]
             if t >= horizon:
-                self.keep(t, k, n, context, free, pointer, taken)
+                self.keep(t, k, n, context, free, pointer)
                 horizon = yield t
                 continue
             if by_priority and arrivals[pointer] <= t:
-                stuck = False
+                short = 0
                 while arrivals[pointer] <= t:
                     r = arrived[pointer]
                     heappush(urgent, (book.priority[r], arrivals[pointer], r))
@@ -314,7 +314,7 @@ class Replica:
                 if ready > t:
                     self.pause(t)
                     if ready >= horizon:
-                        self.keep(t, k, n, context, free, pointer, taken)
+                        self.keep(t, k, n, context, free, pointer)
                         horizon = yield ready
                     else:
                         t = ready
@@ -326,33 +326,23 @@ class Replica:
             if n and not partial and observer is None and not stalled:
                 if static or n == seats:
                     until = INF
-                elif not (front or swapped or urgent or arrivals[pointer] <= t):
-                    until = arrivals[pointer]
-                elif stuck:
+                elif short:
                     until = arrivals[bisect_right(arrivals, starts[-1], pointer)] if by_priority or threshold else INF
-                elif (
-                    continuous and cache is None and reserve_full and not by_priority and not swapped
-                    and -(-length[front[-1] if front else arrived[pointer]] // size) + watermark > free
-                ):
-                    until = INF
-                else:
+                elif front or swapped or urgent:
                     until = -1.0
+                else:
+                    until = arrivals[pointer]
                 if until > t:
                     if until > horizon:
                         until = horizon
-                    c = context + n
-                    line = lines.get(n)
-                    if line is None or not line[3] <= c <= line[2]:
-                        line = lines[n] = (*decode(n, c), c)
-                    fixed, slope, limit, _ = line
-                    ending = stop = ends[0] // wide
-                    if context + n * (stop - k) > limit:  # the line ends before anybody does
-                        stop = k + int((limit - context) // n)
-                    begun, before = k, free
-                    while k < stop and t < until:
-                        need = residues[-k % size]
+                    fixed, slope, limit = decode(n, context + n)
+                    begun, before, at_first = k, free, context + n
+                    stop = k + int((limit - context) // n) if limit < INF else 1 << 60  # where the line ends
+                    for k in range(begun + 1, stop + 1):
+                        need = residues[k % size]
                         if need:
                             if need > free:
+                                k -= 1
                                 break
                             free -= need
                         context += n
@@ -362,19 +352,17 @@ class Replica:
                             t += (fixed + slope * context) * jitter[(len(starts) - 1) % len(jitter)]
                         else:
                             t += fixed + slope * context
-                        k += 1
+                        if k in ends or t >= until:
+                            break
                     if k > begun:
-                        stretch((k - begun, n, context - n * (k - begun - 1), 0, 0, 0, 0, 0, 0, taken, n))
+                        stretch((k - begun, n, at_first))
                         decoded = t
                         quiet = 0
                         if cache is not None and before > free:
                             cache.take(before - free)
-                    if k == ending:
+                    if k in ends:
                         exact = False
-                    elif t >= until:
-                        stuck = False
-                        continue
-                    elif k == stop:
+                    elif t >= until or k == stop:
                         continue
 
             # ---- one exact tick
@@ -384,7 +372,7 @@ class Replica:
                     if static:
                         prompts = not n
                     else:
-                        self.keep(t, k, n, context, free, pointer, taken)
+                        self.keep(t, k, n, context, free, pointer)
                         prompts = not swapped and self.admissible(t)
                     decodes = not prompts
                 cap = 0
@@ -393,14 +381,14 @@ class Replica:
                     if known > 1:
                         cap = max(threshold, batched // known) if adaptive else threshold
                 budget = batched if continuous or prompts else 1 << 60
-                d_seqs = d_context = p_seqs = p_tokens = p_pairs = p_context = 0
+                d_seqs = d_context = l_seqs = l_context = p_seqs = p_tokens = p_pairs = p_context = 0
                 chunks: list[tuple[int, int]] = []
                 lost: list[int] = []  # preempted
                 moved = 0  # blocks over PCIe
 
                 # running requests first
                 if decodes:
-                    need = residues[-k % size]
+                    need = residues[(k + 1) % size]
                     by_rule = False
                     total = n
                     for r in partial:
@@ -421,13 +409,13 @@ class Replica:
                         need += -(-(got[r] + m) // size) - -(-got[r] // size)
                     if need > free and not by_rule:
                         if tail_victims and observer is None:
-                            self.keep(t, k, n, context, free, pointer, taken)
+                            self.keep(t, k, n, context, free, pointer)
                             lost, chunks, need, moved = self.cut_tail(t, decoded, chunks, need)
                             n, context, free = self.decoding, self.context, self.free
                         else:
                             by_rule = True
                     if by_rule:
-                        self.keep(t, k, n, context, free, pointer, taken)
+                        self.keep(t, k, n, context, free, pointer)
                         chunks, lost, moved = self.walk(t, decoded, cap, budget)
                         n, context, free = self.decoding, self.context, self.free
                     else:
@@ -443,7 +431,6 @@ class Replica:
                     context += n
                     d_seqs, d_context = n, context
                     budget -= n
-                    taken -= len(lost)
                     for r, m in chunks:
                         if not m:
                             continue
@@ -453,8 +440,8 @@ class Replica:
                         if c + m == length[r]:
                             sampled.append(r)
                             if m == 1 and c:  # one token behind others is a decode, whatever came before
-                                d_seqs += 1
-                                d_context += c + 1
+                                l_seqs += 1
+                                l_context += c + 1
                                 continue
                         p_seqs += 1
                         p_tokens += m
@@ -476,10 +463,9 @@ class Replica:
                         self.events = []
 
                 # then the queue, unless somebody was just thrown out
-                stuck = False
-                if not (continuous or static or lost or prompts or swapped):
-                    queued = urgent or front or arrivals[pointer] <= t
-                    stuck = bool(queued) and (cache is None or not cache.open_end)
+                short = 0
+                if not (prompts or swapped or static or lost) and (urgent or front or arrivals[pointer] <= t):
+                    short = cache is None or not cache.open_end
                 if not lost and (prompts or swapped):
                     occupied = n + len(partial) + len(sampled)
                     if static:
@@ -502,44 +488,46 @@ class Replica:
                             r = arrived[pointer]
                         else:
                             break
-                        known_tokens = length[r]
+                        whole = length[r]
                         hits = None
                         c = have = gain = 0
                         if swapped:
                             c = got[r]
                         elif cache is not None:
-                            hits = cache.lookup(r, (known_tokens - 1) // size)
+                            hits = cache.lookup(r, (whole - 1) // size)
                             if hits:
                                 have = hits[-1][1]
                                 c = have * size
                                 gain = cache.needs(hits)
-                        m = known_tokens - c
+                        m = whole - c
                         if cap and m > cap:
                             m = cap
                         if m > budget:
                             if not whole_prompts:
                                 m = budget
                             elif continuous or budget < batched:
-                                stuck = budget == batched - n  # decodes will leave no more the next time
+                                short = budget == batched - n  # decodes will leave no more the next time
                                 break
-                        blocks = -(-(c + m) // size) - have
-                        spare = free - gain
-                        if occupied:
-                            spare -= watermark
+                        end = c + m
+                        blocks = -(-end // size) - have
                         if static:
                             if -(-last[r] // size) > unreserved:
                                 break
                             unreserved -= -(-last[r] // size)
-                        elif blocks > spare or (reserve_full and -(-known_tokens // size) - have > spare):
-                            stuck = cache is None or not cache.open_end
-                            break
+                        else:
+                            asked = (blocks if end == whole or not reserve_full else -(-whole // size) - have) + gain
+                            if occupied:
+                                asked += watermark
+                            if asked > free:
+                                short = asked if cache is None else not cache.open_end
+                                break
                         free -= gain + blocks
                         if cache is not None:
                             if hits:
                                 cache.hold(r, hits)
                                 self.cached_tokens += c
                             cache.take(blocks)
-                            cache.write(r, c + m)
+                            cache.write(r, end)
                         if swapped:
                             swapped.pop()
                             out = -(-c // size)
@@ -566,42 +554,40 @@ class Replica:
                         order.append(r)
                         seated += 1
                         seat[r] = seated
-                        taken += 1
                         occupied += 1
-                        got[r] = c + m
+                        got[r] = end
                         budget -= m
-                        if c + m == known_tokens:
+                        if end == whole:
                             sampled.append(r)
                             if m == 1 and c:
-                                d_seqs += 1
-                                d_context += c + 1
+                                l_seqs += 1
+                                l_context += c + 1
                                 continue
                         else:
                             partial.append(r)
                         p_seqs += 1
                         p_tokens += m
                         p_pairs += m * c + m * (m + 1) // 2
-                        p_context += c + m
+                        p_context += end
 
+                tick = len(starts)
                 start_of(t)
                 free_of(free)
-                cohort = n if decodes else 0  # decodes of the cohort
-                sampling = cohort + len(sampled)
-                duration = seconds(d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampling)
+                sampling = d_seqs + len(sampled)
+                duration = seconds(d_seqs + l_seqs, d_context + l_context, p_seqs, p_tokens, p_pairs, p_context, sampling)
                 if jitter:
-                    duration *= jitter[(len(starts) - 1) % len(jitter)]
+                    duration *= jitter[tick % len(jitter)]
                 if moved:
                     swap_s = moved * self.block_swap_s
-                    self.swap_log.append((len(starts) - 1, moved, swap_s))
+                    self.swap_log.append((tick, moved, swap_s))
                     duration += swap_s
                 if observer is not None:
-                    self.keep(t, k, n, context, free, pointer, taken)
+                    self.keep(t, k, n, context, free, pointer)
                     step = self.step(t, duration, view, entered, lost, returned)
                 t += duration
-                steady = cohort
-                if cohort:
+                if d_seqs:
                     if stalled:  # their latest tokens are older than this step
-                        steady = 0
+                        self.late.append(tick)
                         for r in order:
                             if fin[r] >= 0:
                                 self.gap(t - (latest[r] if latest[r] > decoded else decoded), 1)
@@ -609,7 +595,8 @@ class Replica:
                     decoded = t
                 elif n:
                     stalled = True
-                stretch((1, d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampling - d_seqs, len(lost), taken, steady))
+                stretch((1, d_seqs, d_context))
+                particular((tick, l_seqs, l_context, p_seqs, p_tokens, p_pairs, p_context, len(sampled), len(lost), seated))
                 if sampling:
                     quiet = idle = 0
                 else:
@@ -620,14 +607,12 @@ class Replica:
 
             # ---- what the step brought: tokens, ends
             done: list[int] = []
-            while ends and ends[0] < (k + 1) * wide:
-                r = heappop(ends) % wide
+            for r in ends.pop(k, ()):
                 if fin[r] == k:
                     fin[r] = -1
-                    got[r] = last[r]
                     n -= 1
                     context -= last[r]
-                    residues[base[r] % size] -= 1
+                    residues[(k + 1 - last[r]) % size] -= 1
                     done.append(r)
             for r in sampled:
                 c = length[r]
@@ -639,14 +624,12 @@ class Replica:
                 if c == last[r]:
                     done.append(r)
                     continue
-                base[r] = c - k
-                fin[r] = k + last[r] - c
-                heappush(ends, fin[r] * wide + r)
-                residues[(c - k) % size] += 1
+                fin[r] = end = k + last[r] - c
+                ends[end].append(r)
+                residues[(k + 1 - c) % size] += 1
                 n += 1
                 context += c
             if done:
-                stuck = False
                 if len(done) > 1:
                     done.sort(key=seat.__getitem__)
                 if static:
@@ -654,24 +637,25 @@ class Replica:
                     done = [] if n else sorted(held, key=seat.__getitem__)
                     if done:
                         held.clear()
-                came_free, tick = 0, len(starts) - 1
+                came_free = 0
                 for r in done:
                     blocks = -(-last[r] // size)
                     if cache is not None:
                         blocks = cache.finish(r, last[r], blocks)
                     came_free += blocks
                     finish[r] = t
-                    finished_in(tick)
                     if on_finish is not None:
                         horizon = min(horizon, on_finish(r, t))
                 free += came_free
-                freed((tick, came_free))
+                if free >= short:
+                    short = 0
+                freed((len(starts) - 1, came_free, len(done)))
             if observer is not None:
                 step.finished, step.free_end = done, free
-                self.keep(t, k, n, context, free, pointer, taken)
+                self.keep(t, k, n, context, free, pointer)
                 observer(step)
             if self.stopped:
-                self.keep(t, k, n, context, free, pointer, taken)
+                self.keep(t, k, n, context, free, pointer)
                 return
 
     # ------------------------------------------------------------------------------------------------ what is rare
@@ -683,10 +667,10 @@ class Replica:
             self.cache.close()
             self.cache = None
 
-    def keep(self, t: float, k: int, n: int, context: int, free: int, pointer: int, taken: int) -> None:
+    def keep(self, t: float, k: int, n: int, context: int, free: int, pointer: int) -> None:
         """Write the loop's local variables down where others can see them."""
         self.clock, self.k, self.decoding, self.context = t, k, n, context
-        self.free, self.pointer, self.taken = free, pointer, taken
+        self.free, self.pointer = free, pointer
 
     def load(self) -> tuple[int, int, float]:
         """(waiting, running, KV usage) after the latest step, those not yet seen by a step counted as waiting."""
@@ -737,7 +721,8 @@ class Replica:
 
     def written(self, r: int) -> int:
         """Tokens of r computed by now."""
-        return self.book.base[r] + self.k if self.book.fin[r] >= 0 else self.book.got[r]
+        fin = self.book.fin[r]
+        return self.book.last[r] - fin + self.k if fin >= 0 else self.book.got[r]
 
     def seen(self, w: int, r: int) -> int:
         """Tokens of w computed when it is r's turn: in the running loop those seated before r had theirs already."""
@@ -833,7 +818,7 @@ class Replica:
         book = self.book
         self.decoding -= 1
         self.context -= computed
-        self.residues[book.base[r] % self.s.block_size] -= 1
+        self.residues[(self.k + 1 - computed) % self.s.block_size] -= 1
         book.fin[r] = -1
         book.latest[r] = max(book.latest[r], decoded)
 
@@ -924,7 +909,7 @@ def _result(
     for replica in replicas:
         for r in replica.order:
             if book.fin[r] >= 0:
-                known[r] = book.base[r] + replica.k + 1
+                known[r] = replica.written(r) + 1
     generated = np.where(finish >= 0.0, np.array(book.last, np.int64) + 1, known) - requests.prompt
     generated[(status == REFUSED) | (status == NEVER_ISSUED)] = 0
     waited = np.where(scheduled >= 0.0, scheduled, end) - arrival
@@ -954,31 +939,38 @@ def _ticks(replica: Replica) -> tuple[Ticks, Any]:
     start = np.fromiter(replica.starts, np.float64, len(replica.starts))
     free = np.fromiter(replica.frees, np.int64, len(replica.frees))
     count = len(start)
-    notes = np.fromiter(replica.stretches, np.int64, len(replica.stretches)).reshape(-1, 11)
-    lasting = notes[:, 0]
-    where = np.repeat(np.arange(len(notes)), lasting)
-    into = np.arange(count) - (np.cumsum(lasting) - lasting)[where]
-    _, d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, fresh, preempted, taken, steady = notes.T[:, where]
+    lasting, seqs, context = np.array(replica.stretches, np.int64).reshape(-1, 3).T
+    before = np.cumsum(lasting) - lasting
+    cohort = np.repeat(seqs, lasting)
+    summed = np.repeat(context - before * seqs, lasting) + cohort * np.arange(count)
+    steady = cohort.copy()
+    steady[replica.late] = 0
+    at, *columns, seated = np.array(replica.particular, np.int64).reshape(-1, 10).T
+    spread = np.zeros((9, count), np.int64)
+    for row, column in zip(spread, [*columns, np.diff(seated, prepend=0)], strict=True):
+        row[at] = column
+    l_seqs, l_context, p_seqs, p_tokens, p_pairs, p_context, fresh, preempted, admitted = spread
     end = np.empty(count)
     if count:
         end[:-1] = start[1:]
         end[-1] = replica.clock if not replica.pauses or replica.pauses[-1][0] != count - 1 else replica.pauses[-1][1]
         for tick, when in replica.pauses:
             end[tick] = when
-    finished = np.bincount(np.array(replica.finish_ticks, np.int64), minlength=count)
-    freed = np.array(replica.freed, np.int64).reshape(-1, 2)
-    free_end = free.copy()
-    np.add.at(free_end, freed[:, 0], freed[:, 1])
+    freed = np.array(replica.freed, np.int64).reshape(-1, 3).T
+    finished, free_end = np.zeros(count, np.int64), free.copy()
+    finished[freed[0]] = freed[2]
+    free_end[freed[0]] += freed[1]
     swapped, swap_s = np.zeros(count, np.int64), np.zeros(count)
     for tick, blocks, seconds in replica.swap_log:
         swapped[tick], swap_s[tick] = blocks, seconds
+    taken = np.cumsum(admitted - preempted)
     gone = np.cumsum(finished) - finished
     arrived = np.searchsorted(np.array(replica.arrivals[:-1]), start, side="right")
     ticks = Ticks(
-        start=start, duration=end - start, running=taken - gone, waiting=arrived - taken, decode_seqs=d_seqs,
-        decode_context=d_context + d_seqs * into, prefill_seqs=p_seqs, prefill_tokens=p_tokens, prefill_pairs=p_pairs,
-        prefill_context=p_context, sampled=d_seqs + fresh, free_blocks=free, free_end=free_end, preempted=preempted,
-        admitted=np.diff(taken, prepend=0) + preempted, finished=finished, swapped_blocks=swapped, swap_s=swap_s,
+        start=start, duration=end - start, running=taken - gone, waiting=arrived - taken, decode_seqs=cohort + l_seqs,
+        decode_context=summed + l_context, prefill_seqs=p_seqs, prefill_tokens=p_tokens, prefill_pairs=p_pairs,
+        prefill_context=p_context, sampled=cohort + fresh, free_blocks=free, free_end=free_end, preempted=preempted,
+        admitted=admitted, finished=finished, swapped_blocks=swapped, swap_s=swap_s,
         replica=np.full(count, replica.number, np.int64),
     )
     return ticks, steady

@@ -9,6 +9,7 @@ from ui.text import language, t
 DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
 KINDS = ["compute", "bandwidth", "busy"]
 LATENCIES = ["ttft", "tpot", "e2e"]
+HEIGHT = 172  # px of a picture: the four of the mission stand on a 720 px screen below what changed
 
 actions = frame.page("playground")
 s = state.load(DEFAULT, extra={"u": "compute", "l": "ttft"})
@@ -22,6 +23,12 @@ def group(name: str) -> bool:
 def knobs() -> None:
     b = s.b
     traffic.presets()
+    controls.pick("model", traffic.models())
+    controls.knob("max_num_seqs", [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024])
+    controls.knob("max_num_batched_tokens", [512, 1024, 2048, 4096, 8192, 16384, 32768])
+    controls.knob("gpu_memory_utilization", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95], words=lambda v: f"{v:g}")
+    controls.knob("tensor_parallel_size", [1, 2, 4, 8, 16])
+    controls.knob("expert_skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5], idle="" if traffic.has_experts(b.model) else t("playground.dense"))
     with st.container(horizontal=True):
         controls.pick("arrival")
         if b.arrival != "trace":
@@ -36,10 +43,6 @@ def knobs() -> None:
     if b.arrival != "trace" and b.lengths in ("fixed", "lognormal", "mixture"):
         controls.knob("prompt_tokens", [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192])
         controls.knob("output_tokens", [16, 32, 64, 128, 256, 512, 1024, 2048])
-    controls.knob("max_num_seqs", [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024])
-    controls.knob("max_num_batched_tokens", [512, 1024, 2048, 4096, 8192, 16384, 32768])
-    controls.knob("gpu_memory_utilization", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95], words=lambda v: f"{v:g}")
-    controls.choice("preemption_mode")
     with (drawer := group("traffic")):
         if drawer.open:
             more_traffic()
@@ -82,15 +85,12 @@ def more_traffic() -> None:
 
 
 def hardware() -> None:
-    controls.pick("model", traffic.models())
     controls.pick("gpu", traffic.gpus())
     controls.choice("weights")
     controls.choice("kv_cache_dtype")
-    controls.knob("tensor_parallel_size", [1, 2, 4, 8, 16])
     controls.knob("data_parallel_size", [1, 2, 3, 4, 8])
     controls.choice("link")
     controls.switch("enable_expert_parallel")
-    controls.knob("expert_skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5])
     controls.number("num_redundant_experts")
     controls.number("num_gpu_blocks_override")
     controls.knob("block_size", [8, 16, 32, 64, 128])
@@ -114,6 +114,7 @@ def what_if() -> None:
     controls.choice("batching")
     if s.b.batching == "static":
         controls.knob("static_timeout_s", [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0])
+    controls.choice("preemption_mode")
     controls.choice("victim")
     if s.b.preemption_mode == "swap":
         controls.knob("swap_space_gib", [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
@@ -134,30 +135,30 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str,
     left, right = st.columns(2, gap="medium")
     with left:
         charts.timeline(
-            t("playground.queue"), charts.both(series.waiting, b, a, "waiting", steps=True, fill=True), x_end=end,
+            t("playground.queue"), charts.both(series.waiting, b, a, "waiting", steps=True, fill=True), x_end=end, height=HEIGHT,
             alt=t("playground.queue_alt", mean=summary.waiting_mean, most=summary.waiting_max),
         )
     with right:
         charts.timeline(
-            t(f"playground.gpu_{kind}"), charts.both(lambda r: series.utilisation(r, kind), b, a, "decode"), x_end=end,
+            t(f"playground.gpu_{kind}"), charts.both(lambda r: series.utilisation(r, kind), b, a, "ink"), x_end=end, height=HEIGHT,
             percent=True, alt=t("playground.gpu_alt", mean=100 * getattr(summary, f"gpu_{kind}")),
         )
     left, right = st.columns(2, gap="medium")
-    limit = {"ttft": [("SLO", scenario.slo_ttft_s)], "tpot": [("SLO", scenario.slo_tpot_s)]}.get(what, [])
+    limit = {"ttft": [("SLO (s)", scenario.slo_ttft_s)], "tpot": [("SLO (s)", scenario.slo_tpot_s)]}.get(what, [])
     with left:
         charts.timeline(
             t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill", error=error),
-            x_end=end, limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
+            x_end=end, height=HEIGHT, limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
         )
     with right:
         charts.timeline(
-            t("playground.preemptions"), charts.both(series.preemptions, b, a, "preempted", steps=True), x_end=end,
+            t("playground.preemptions"), charts.both(series.preemptions, b, a, "preempted", steps=True), x_end=end, height=HEIGHT,
             y_end=None if max(summary.preemptions, a.summary().preemptions) > 4 else 4.0, events=events, alt=t("playground.preemptions_alt", n=summary.preemptions),
         )
     left, right = st.columns(2, gap="medium")
     with left:
         charts.timeline(
-            t("playground.kv"), charts.both(series.kv, b, a, "kv", fill=True), x_end=end, percent=True, y_end=1.08,
+            t("playground.kv"), charts.both(series.kv, b, a, "kv", fill=True), x_end=end, height=HEIGHT, percent=True, y_end=1.08,
             limits=[(t("playground.pool_full"), 1.0)], alt=t("playground.kv_alt", most=100 * summary.kv_max),
         )
     with right:
@@ -168,7 +169,7 @@ def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str,
             t("playground.split"), names,
             [charts.Part(t("playground.split_queue"), "waiting", [p[0] for p in parts]),
              charts.Part(t("playground.split_prefill"), "prefill", [p[1] for p in parts])],
-            alt=t("playground.split_alt", queue=parts[-1][0], prefill=parts[-1][1]),
+            height=HEIGHT, alt=t("playground.split_alt", queue=parts[-1][0], prefill=parts[-1][1]),
         )
 
 
@@ -188,7 +189,7 @@ with stage, st.container(key="stage"):
     b, a = state.runs(s, traffic.requests)
     error, why = narration.error(s.b.gpu)
     figures(b.summary(), a.summary() if s.compared else None, error, why)
-    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a))
+    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a, most=3))
     with st.container(horizontal=True, key="stage_bar"):
         controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))
         controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))

@@ -22,16 +22,19 @@ from ui import frame, state
 from ui.text import count, has, t
 
 
-def knob(name: str, stops: Sequence[Any], *, words: Callable[[Any], str] | None = None, label: str = "") -> None:
-    """A slider over stops, which need not be evenly spaced. A value between them (from a link) becomes a stop."""
+def knob(name: str, stops: Sequence[Any], *, words: Callable[[Any], str] | None = None, label: str = "", idle: str = "") -> None:
+    """A slider over stops, which need not be evenly spaced. A value between them (from a link) becomes a stop.
+
+    `idle`: why it does nothing as things stand: then it is grey, and its help begins with that.
+    """
     value = getattr(state.current().b, name)
     options = sorted({*stops, value})
     key = _prepare(name, value)
     unit = SETTINGS[name].unit
     shown = words or (lambda v: f"{_plain(v)} {unit}".rstrip() if unit != "tokens" else _plain(v))
     st.select_slider(
-        label or _label(name), options, format_func=shown, key=key, help=help_text(name), on_change=_commit,
-        args=(name, key),
+        label or _label(name), options, format_func=shown, key=key, help=f"{idle}\n\n{help_text(name)}".strip(),
+        on_change=_commit, args=(name, key), disabled=bool(idle),
     )
 
 

@@ -13,8 +13,8 @@ from ui.controls import option
 from ui.text import count, has, language, percent, seconds, t, value
 
 FIGURES = (
-    ("qps", "req/s", 0.02), ("gpu_compute", "%", 0.03), ("waiting_mean", "", 0.1), ("ttft_p99", "s", 0.05),
-    ("itl_p99", "s", 0.05), ("kv_max", "%", 0.05), ("preemptions", "", 0.0),
+    ("qps", "req/s", 0.02), ("ttft_p99", "s", 0.05), ("itl_p99", "s", 0.05), ("gpu_compute", "%", 0.03),
+    ("waiting_mean", "", 0.1), ("kv_max", "%", 0.05), ("preemptions", "", 0.0),
 )
 """Figures a sentence may speak of, in this order: name, unit, relative change below which it is not worth a word."""
 

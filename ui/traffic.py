@@ -21,6 +21,11 @@ def models() -> list[str]:
     return list(catalog.models())
 
 
+def has_experts(model: str) -> bool:
+    """Whether the model is a mixture of experts."""
+    return catalog.model(model).experts > 0
+
+
 def gpus() -> list[str]:
     """Names of the catalogue's GPUs."""
     return list(catalog.gpus())

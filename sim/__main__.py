@@ -32,14 +32,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     try:
         return int(args.run(args))
-    except SimError as error:
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (SimError, OSError) as error:  # OSError: a file that cannot be read or written
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import islice, product
+from itertools import combinations, islice, product
 from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
@@ -29,6 +29,7 @@ Result = Summary | SimError
 
 _AHEAD = 256  # scenarios given to an executor before their results are asked for: bounds memory
 _TOGETHER = 4  # scenarios a task holds: a cluster's overhead is paid once for them, and neighbours share their traffic
+_PATIENCE_S = 10.0  # for a cluster's scheduler to answer
 _TRIES = 3  # a task whose process is killed is given out this often in all, the last time alone
 
 
@@ -150,13 +151,35 @@ class Workers(Executor):
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def grid(base: Scenario, vary: Mapping[str, Sequence[Any]]) -> Iterator[Scenario | SimError]:
-    """Every combination of the values, the last field changing fastest; SimError where settings contradict."""
+Ranges = Mapping[str, Sequence[Any]]
+"""Field -> its values. Fields that change together go by any name, with a mapping {field: value} for each value."""
+
+
+def splits(gpus: int) -> list[dict[str, int]]:
+    """Every way to make engines of so many GPUs, as values that go together."""
+    return [{"tensor_parallel_size": n, "data_parallel_size": gpus // n} for n in range(1, gpus + 1) if gpus % n == 0]
+
+
+def every(vary: Ranges) -> Iterator[dict[str, Any]]:
+    """Every combination of the values as changes of a scenario, the last field changing fastest."""
     for values in product(*vary.values()):
-        yield _but(base, dict(zip(vary, values, strict=True)))
+        yield _changes(vary, values)
 
 
-def _but(base: Scenario, changes: dict[str, Any]) -> Scenario | SimError:
+def _changes(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        found |= value if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def grid(base: Scenario, vary: Ranges) -> Iterator[Scenario | SimError]:
+    """Every combination of the values; SimError where settings contradict."""
+    return (changed(base, changes) for changes in every(vary))
+
+
+def changed(base: Scenario, changes: Mapping[str, Any]) -> Scenario | SimError:
+    """The scenario with these changes, or why there is none."""
     try:
         return base.but(**changes)
     except SimError as error:
@@ -170,12 +193,22 @@ Point = tuple[int, ...]  # a place in each field's list of values
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One run of a search. `excess` is how far it breaks its limits (0: it keeps them; 0.5: one is missed by half)."""
+    """One run and its changes. `excess` is how far it breaks its limits (0: it keeps them; 0.5: one is missed by half)."""
 
     changes: dict[str, Any]
     result: Result
     excess: float
     value: float  # of what is maximised, nan if it did not run
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """The better of two runs has the higher one."""
+        if isinstance(self.result, SimError) or math.isnan(self.value):
+            return (-math.inf, -math.inf, -math.inf)
+        # Equal within half a percent: on a scale of logarithms, the same step of 0.5 %.
+        rounded = round(math.log(max(self.value, 1e-12)) / math.log(1.005))
+        latency = self.result.e2e_p99
+        return (-self.excess, rounded, -math.inf if math.isnan(latency) else -latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +229,16 @@ class Answer:
 
 
 def search(
-    base: Scenario, ranges: Mapping[str, Sequence[Any]], limits: Mapping[str, float] | None = None, *,
-    maximise: str = "output_tok_s", executor: Executor | None = None, watch: Callable[[Tried], None] | None = None,
+    base: Scenario, ranges: Ranges, limits: Mapping[str, float] | None = None, *, maximise: str = "output_tok_s",
+    executor: Executor | None = None, watch: Callable[[Tried], None] | None = None, made: Iterable[Tried] = (),
 ) -> Answer:
     """The combination of values with the highest figure that keeps the limits: coarse to fine, every run made once.
 
-    ranges    field -> its possible values in ascending order
+    ranges    field -> its possible values in order
     limits    figure of a Summary -> the most it may be, such as {"ttft_p99": 1.0, "preemptions": 0}
     maximise  figure of a Summary
     watch     called with every run as it is made
+    made      runs of a search like this one that was broken off: they are not made again
     Begins at the corners and the middle, walks to better points with a stride that halves, and ends where no neighbour
     (a step in one field, or in two at once) is better. Figures that differ by less than half a percent count as equal:
     then the lower P99 end-to-end latency decides. Raises SimError if there is nothing to search or nothing that runs.
@@ -218,14 +252,15 @@ def search(
             known = ", ".join(Summary.__dataclass_fields__)
             raise SimError("unknown_figure", f"there is no figure {figure!r}; there are {known}", value=figure)
     bounds = dict(limits or {})
+    kept = {tuple(tried.changes.items()): tried for tried in made}
     seen: dict[Point, Tried] = {}
 
     def try_all(points: Iterable[Point]) -> None:
-        new = [p for p in dict.fromkeys(points) if p not in seen]
-        changes = [{name: options[i] for name, options, i in zip(names, values, p, strict=True)} for p in new]
-        for index, result in sweep([_but(base, change) for change in changes], executor):
-            tried = _judge(changes[index], result, bounds, maximise)
-            seen[new[index]] = tried
+        asked = {p: _changes(names, (options[i] for options, i in zip(values, p, strict=True))) for p in points if p not in seen}
+        seen.update({p: kept[key] for p, changes in asked.items() if (key := tuple(changes.items())) in kept})
+        new = [p for p in asked if p not in seen]
+        for index, result in sweep([changed(base, asked[p]) for p in new], executor):
+            tried = seen[new[index]] = judge(asked[new[index]], result, bounds, maximise)
             if watch:
                 watch(tried)
 
@@ -239,15 +274,17 @@ def search(
     stride = max(max(tops) // 4, 1)
     while True:
         leaders = _leaders(seen)
-        try_all(point for leader in leaders for point in _around(leader, stride, tops))
-        if _leaders(seen) != leaders:
-            continue
-        if stride == 1:
-            break
-        stride = max(stride // 2, 1)
+        for fields in (1, 2):  # two at once are many: only where no single step leads on
+            try_all(point for leader in leaders for point in _around(leader, stride, tops, fields))
+            if _leaders(seen) != leaders:
+                break
+        else:
+            if stride == 1:
+                break
+            stride = max(stride // 2, 1)
     best = leaders[0]
     found = seen[best]
-    scenario = _but(base, found.changes)
+    scenario = changed(base, found.changes)
     if isinstance(scenario, SimError):
         raise scenario
     if isinstance(found.result, SimError):
@@ -261,21 +298,21 @@ def search(
 
 def _leaders(seen: dict[Point, Tried]) -> list[Point]:
     """The best points so far: one alone may stand on a hill that is not the highest."""
-    return sorted(seen, key=lambda point: _rank(seen[point]), reverse=True)[:2]
+    return sorted(seen, key=lambda point: seen[point].rank, reverse=True)[:2]
 
 
-def _around(point: Point, stride: int, tops: list[int]) -> Iterator[Point]:
-    """Steps in one field, and in two at once: budgets often pay only together."""
-    n = len(point)
-    steps = [{f: d} for f in range(n) for d in (-stride, stride)]
-    steps += [{f: d, g: e} for f in range(n) for g in range(f) for d in (-stride, stride) for e in (-stride, stride)]
-    for step in steps:
-        moved = tuple(min(max(place + step.get(f, 0), 0), tops[f]) for f, place in enumerate(point))
-        if moved != point:
-            yield moved
+def _around(point: Point, stride: int, tops: list[int], fields: int) -> Iterator[Point]:
+    """Steps in so many fields at once: budgets often pay only together."""
+    for chosen in combinations(range(len(point)), fields):
+        for ways in product((-stride, stride), repeat=fields):
+            step = dict(zip(chosen, ways, strict=True))
+            moved = tuple(min(max(place + step.get(f, 0), 0), tops[f]) for f, place in enumerate(point))
+            if moved != point:
+                yield moved
 
 
-def _judge(changes: dict[str, Any], result: Result, limits: dict[str, float], maximise: str) -> Tried:
+def judge(changes: dict[str, Any], result: Result, limits: Mapping[str, float], maximise: str) -> Tried:
+    """A run as a search sees it."""
     if isinstance(result, SimError):
         return Tried(changes, result, math.inf, math.nan)
     excess = 0.0
@@ -286,15 +323,6 @@ def _judge(changes: dict[str, Any], result: Result, limits: dict[str, float], ma
         elif measured > limit:
             excess = max(excess, (measured - limit) / (abs(limit) or 1.0))
     return Tried(changes, result, excess, float(getattr(result, maximise)))
-
-
-def _rank(tried: Tried) -> tuple[float, float, float]:
-    if isinstance(tried.result, SimError) or math.isnan(tried.value):
-        return (-math.inf, -math.inf, -math.inf)
-    # Equal within half a percent: on a scale of logarithms, the same step of 0.5 %.
-    rounded = round(math.log(max(tried.value, 1e-12)) / math.log(1.005))
-    latency = tried.result.e2e_p99
-    return (-tried.excess, rounded, -math.inf if math.isnan(latency) else -latency)
 
 
 # --- the shell
@@ -312,39 +340,45 @@ def command(subparsers: Any) -> None:
     shell.add_scenario(parser)
     parser.add_argument("--vary", action="append", default=[], metavar="KEY=A,B,C",
                         help="values of a setting; repeat for more")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="use N processes")
-    parser.add_argument("--dask", metavar="ADDRESS", help="use a running Dask cluster, such as tcp://10.0.0.5:8786")
-    parser.add_argument("--csv", metavar="FILE", help="write all figures as CSV (- for standard output)")
-    parser.add_argument("--parquet", metavar="FILE", help="write all figures as Parquet (needs pyarrow)")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N",
+                        help="split N GPUs in every way into tensor_parallel_size x data_parallel_size")
+    where, to = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=int, default=0, metavar="N", help="use N processes")
+    where.add_argument("--dask", metavar="ADDRESS", help="use a running Dask cluster, such as tcp://10.0.0.5:8786")
+    to.add_argument("--csv", metavar="FILE", help="write all figures of every run as CSV (- for standard output)")
+    to.add_argument("--parquet", metavar="FILE", help="write all figures of every run as Parquet (needs pyarrow)")
     parser.add_argument("--search", action="store_true", help="search the best combination instead of running them all")
     parser.add_argument("--limit", action="append", default=[], metavar="FIGURE=MOST",
                         help="search: what a figure may be at most, such as ttft_p99=1")
-    parser.add_argument("--maximise", default="output_tok_s", metavar="FIGURE", help="search: default output_tok_s")
+    parser.add_argument("--maximise", metavar="FIGURE", help="search: default output_tok_s")
     parser.set_defaults(run=_command)
 
 
 def _command(args: argparse.Namespace) -> int:
     base = shell.scenario_of(args)
     vary = dict(_values(text) for text in args.vary)
+    if args.gpus:
+        if args.gpus < 1 or vary.keys() & {"tensor_parallel_size", "data_parallel_size"}:
+            raise SimError("bad_split", "--gpus N splits 1 GPU or more in every way: vary neither parallel size beside it")
+        vary = {"split": splits(args.gpus), **vary}
     if not vary:
         raise SimError("nothing_varies", "nothing to sweep: give --vary KEY=A,B,C, such as --vary max_num_seqs=64,128")
+    if not args.search and (args.limit or args.maximise):
+        raise SimError("needs_search", "--limit and --maximise say what to search: give --search as well")
+    columns = [*next(every(vary)), *Summary.__dataclass_fields__, "error"]
     with _executor(args.workers, args.dask) as executor:
         if args.search:
-            return _search(base, vary, dict(_limit(text) for text in args.limit), args.maximise, executor)
-        names = list(Summary.__dataclass_fields__)
-        with _writer(args, [*vary, *names, "error"]) as write:
+            return _search(args, base, vary, columns, executor)
+        with _writer(args, columns) as write:
             begun, runs, busy = perf_counter(), 0, 0.0
 
             def spent(seconds: float) -> None:
                 nonlocal busy
                 busy += seconds
 
-            for (index, result), values in zip(sweep(grid(base, vary), executor, spent), product(*vary.values()), strict=True):
+            for (index, result), changes in zip(sweep(grid(base, vary), executor, spent), every(vary), strict=True):
                 runs = index + 1
-                if isinstance(result, SimError):
-                    write([*values, *[None] * len(names), str(result)])
-                else:
-                    write([*values, *result.as_dict().values(), ""])
+                write(changes, result)
         took, at_once = perf_counter() - begun, max(args.workers, 1)
         overhead = "" if args.dask else f", of which {max(took * at_once - busy, 0.0) / runs * 1e3:.2f} ms not simulating"
         print(f"{runs:,} runs in {took:.1f} s: {took * at_once / runs * 1e3:.2f} ms each{overhead}", file=sys.stderr)
@@ -375,7 +409,7 @@ def _executor(workers: int, dask: str | None) -> Iterator[Executor | None]:
         except ImportError:
             raise SimError("needs_package", "--dask needs a package: pip install -r requirements-dask.txt") from None
         try:
-            client = cluster.Client(dask, timeout=10)
+            client = cluster.Client(dask, timeout=_PATIENCE_S)
         except (OSError, ValueError) as error:
             raise SimError("no_cluster", f"no Dask scheduler answers at {dask}: {error}", value=dask) from None
         with client, client.get_executor() as executor:
@@ -389,30 +423,32 @@ def _executor(workers: int, dask: str | None) -> Iterator[Executor | None]:
         yield None
 
 
+_Write = Callable[[Mapping[str, Any], Result], None]
+
+
 @contextlib.contextmanager
-def _writer(args: argparse.Namespace, columns: list[str]) -> Iterator[Callable[[list[Any]], None]]:
-    """Where rows go: a table on standard output, a CSV or a Parquet file; row by row, never all in memory."""
-    if args.parquet:
-        with _parquet(args.parquet, columns) as to_parquet:
-            yield to_parquet
-        return
-    if args.csv:
-        with contextlib.ExitStack() as stack:
-            try:
-                file = sys.stdout if args.csv == "-" else stack.enter_context(open(args.csv, "w", newline=""))
-            except OSError as error:
-                raise SimError("unwritable", f"cannot write {args.csv}: {error.strerror}", value=args.csv) from None
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(columns)
-            yield rows.writerow
-        return
+def _writer(args: argparse.Namespace, columns: list[str]) -> Iterator[_Write]:
+    """Where runs go: a table on standard output, a CSV or a Parquet file; row by row, never all in memory."""
+    with (_parquet(args.parquet, columns) if args.parquet else _csv(args.csv, columns) if args.csv else _table(columns)) as row:
+
+        def write(changes: Mapping[str, Any], result: Result) -> None:
+            if isinstance(result, SimError):
+                row([*changes.values(), *[None] * len(Summary.__dataclass_fields__), str(result)])
+            else:
+                row([*changes.values(), *result.as_dict().values(), ""])
+
+        yield write
+
+
+@contextlib.contextmanager
+def _table(columns: list[str]) -> Iterator[Callable[[list[Any]], object]]:
     vary = len(columns) - len(Summary.__dataclass_fields__) - 1
-    places = [*range(vary), *(columns.index(name) for name in _SHOWN)]
-    print("".join(f"{columns[i][-15:]:>16}" for i in places))
+    widths = {i: max(len(columns[i]), 9) + 2 for i in (*range(vary), *map(columns.index, _SHOWN))}
+    print("".join(f"{columns[i]:>{width}}" for i, width in widths.items()))
 
     def write(row: list[Any]) -> None:
-        shown = places if row[-1] == "" else places[:vary]
-        print("".join(f"{_cell(row[i]):>16}" for i in shown) + (f"  {row[-1]}" if row[-1] else ""), flush=True)
+        shown = [f"{_cell(row[i]):>{width}}" for i, width in widths.items()]
+        print("".join([*shown[:vary], f"  {row[-1]}"] if row[-1] else shown), flush=True)
 
     yield write
 
@@ -422,7 +458,15 @@ def _cell(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def _parquet(path: str, columns: list[str]) -> Iterator[Callable[[list[Any]], None]]:
+def _csv(path: str, columns: list[str]) -> Iterator[Callable[[list[Any]], object]]:
+    with contextlib.nullcontext(sys.stdout) if path == "-" else open(path, "w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(columns)
+        yield rows.writerow
+
+
+@contextlib.contextmanager
+def _parquet(path: str, columns: list[str]) -> Iterator[Callable[[list[Any]], object]]:
     try:
         pa: Any = import_module("pyarrow")
         pq: Any = import_module("pyarrow.parquet")
@@ -436,10 +480,6 @@ def _parquet(path: str, columns: list[str]) -> Iterator[Callable[[list[Any]], No
     rows: list[list[Any]] = []
     # Written beside its place and moved there when whole: a Parquet file without its end cannot be read.
     part = f"{path}.part"
-    try:
-        writer = pq.ParquetWriter(part, schema)
-    except OSError as error:
-        raise SimError("unwritable", f"cannot write {path}: {error}", value=path) from None
 
     def flush() -> None:
         if rows:
@@ -453,17 +493,26 @@ def _parquet(path: str, columns: list[str]) -> Iterator[Callable[[list[Any]], No
         if len(rows) >= 1000:
             flush()
 
-    with writer:
-        yield write
-        flush()
-    os.replace(part, path)
+    try:
+        with pq.ParquetWriter(part, schema) as writer:
+            yield write
+            flush()
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(part)
 
 
 def _search(
-    base: Scenario, vary: dict[str, list[Any]], limits: dict[str, float], maximise: str, executor: Executor | None
+    args: argparse.Namespace, base: Scenario, vary: dict[str, list[Any]], columns: list[str], executor: Executor | None
 ) -> int:
-    ranges = {name: sorted(set(values)) for name, values in vary.items()}
-    answer = search(base, ranges, limits, maximise=maximise, executor=executor)
+    ranges = {name: values if name == "split" else sorted(set(values)) for name, values in vary.items()}
+    limits = dict(_limit(text) for text in args.limit)
+    with _writer(args, columns) if args.csv or args.parquet else contextlib.nullcontext() as write:
+        answer = search(
+            base, ranges, limits, maximise=args.maximise or "output_tok_s", executor=executor,
+            watch=(lambda tried: write(tried.changes, tried.result)) if write else None,
+        )
     kept = "keeps all limits" if answer.feasible else "NONE KEEPS ALL LIMITS; this comes nearest"
     print(f"best of {len(answer.runs)} runs ({math.prod(map(len, ranges.values()))} combinations), {kept}:")
     print(f"  {_said(answer.best, answer)}")

@@ -14,7 +14,7 @@ from sim.__main__ import main
 from sim.engine import simulate
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
-from sim.sweep import Workers, grid, search, sweep
+from sim.sweep import Workers, every, grid, judge, search, splits, sweep
 
 BASE = Scenario(duration_s=5.0, request_rate=20.0, prompt_tokens=200, output_tokens=50, enable_prefix_caching=False)
 VARY = {"max_num_seqs": [4, 16, 64], "max_num_batched_tokens": [32, 512, 2048]}
@@ -165,7 +165,32 @@ def test_parquet_holds_the_same(tmp_path):
     table = parquet.read_table(path).to_pylist()
     assert [row["max_num_seqs"] for row in table] == [8, 8, 64, 64]
     assert table[0]["qps"] > 0 and table[2]["qps"] is None and table[2]["error"]
-    assert not list(tmp_path.glob("*.part"))
+    assert main([*words, "--parquet", str(tmp_path)]) == 2  # a directory
+    assert not [*tmp_path.parent.glob("*.part"), *tmp_path.glob("*.part")]
+
+
+def test_a_value_out_of_range_is_a_row_that_says_so(capsys):
+    assert main(["sweep", "--set", "duration_s=1", "--vary", "max_num_seqs=0,8"]) == 0
+    _, wrong, right = capsys.readouterr().out.splitlines()
+    assert "must lie between 1 and 4096" in wrong and float(right.split()[1]) > 0
+
+
+def test_no_scheduler_at_the_address_is_said(capsys, monkeypatch):
+    pytest.importorskip("dask.distributed")
+    monkeypatch.setattr("sim.sweep._PATIENCE_S", 0.2)
+    assert main(["sweep", "--vary", "max_num_seqs=8", "--dask", "tcp://127.0.0.1:9"]) == 2
+    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_gpus_are_split_in_every_way(capsys):
+    words = ["sweep", "--gpus", "4", "--set", "duration_s=2", "--set", "model=Llama-3.1-70B", "--set", "max_model_len=4096"]
+    assert main([*words, "--csv", "-"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["tensor_parallel_size"], row["data_parallel_size"]) for row in rows] == [("1", "4"), ("2", "2"), ("4", "1")]
+    assert "GiB of weights" in rows[0]["error"] and float(rows[2]["qps"]) > 0
+    assert main([*words, "--search"]) == 0
+    said = capsys.readouterr().out
+    assert "split lower: tensor_parallel_size=2, data_parallel_size=2" in said or "--tensor-parallel-size 2" in said
 
 
 RANGES = {"max_num_seqs": [4, 8, 16, 32, 64, 128], "max_num_batched_tokens": [128, 256, 512, 1024, 2048, 4096]}
@@ -205,6 +230,32 @@ def test_the_answer_comes_with_its_neighbours_none_of_which_is_better():
     assert len({tuple(run.changes.values()) for run in answer.runs}) == len(answer.runs)
 
 
+def test_a_search_that_was_broken_off_goes_on_where_it_stopped():
+    whole = search(LOADED, RANGES, {"preemptions": 0})
+    first, more = whole.runs[:10], []
+    rest = search(LOADED, RANGES, {"preemptions": 0}, made=first, watch=more.append)
+    assert rest.best.changes == whole.best.changes and len(more) == len(whole.runs) - 10
+    assert [tried.changes for tried in rest.runs] == [tried.changes for tried in whole.runs]
+
+
+FIVE = {"split": splits(4), "max_num_seqs": [8, 16, 32, 64, 128], "max_num_batched_tokens": [256, 512, 1024, 2048],
+        "gpu_memory_utilization": [0.85, 0.95], "long_prefill_token_threshold": [0, 128, 512]}
+
+
+def test_five_settings_at_once_with_the_gpus_split_among_engines():
+    base = Scenario(
+        model="Qwen3-32B", arrival="closed", num_clients=60, think_time_s=2.0, duration_s=4.0, lengths="mixture", prompt_tokens=600,
+        output_tokens=100, long_prompt_tokens=8000, max_model_len=16_384, enable_prefix_caching=False,
+    )
+    limits = {"ttft_p99": 2.0, "itl_p99": 0.1, "preemptions": 0}
+    answer = search(base, FIVE, limits, maximise="qps")
+    everything = [judge(c, r, limits, "qps") for c, (_, r) in zip(every(FIVE), sweep(grid(base, FIVE)), strict=True)]
+    assert len(answer.runs) < len(everything) / 3
+    top = max(everything, key=lambda tried: tried.rank)
+    assert answer.feasible and answer.best.value > 0.99 * top.value
+    assert answer.scenario.tensor_parallel_size * answer.scenario.data_parallel_size == 4
+
+
 def test_without_a_way_to_keep_the_limits_the_nearest_is_named():
     answer = search(LOADED, RANGES, {"ttft_p99": 1e-6})
     assert not answer.feasible and answer.best.excess > 0
@@ -225,8 +276,11 @@ def test_the_search_from_the_shell(capsys):
 @pytest.mark.parametrize("words, says", [
     ([], "nothing to sweep"), (["--vary", "max_num_seqs"], "KEY=A,B,C"), (["--vary", "seats=1,2"], "no setting"),
     (["--vary", "max_num_seqs=a,b"], "whole number"), (["--vary", "max_num_seqs=8", "--workers", "-1"], "--workers"),
-    (["--vary", "max_num_seqs=8", "--csv", "/nowhere/x.csv"], "cannot write"),
+    (["--vary", "max_num_seqs=8", "--csv", "/nowhere/x.csv"], "No such file or directory: '/nowhere/x.csv'"),
+    (["--vary", "max_num_seqs=8", "--set", "duration_s=1", "--csv", "/dev/full"], "No space left"),
     (["--vary", "max_num_seqs=8", "--search", "--limit", "ttft"], "FIGURE=MOST"),
+    (["--vary", "max_num_seqs=8", "--limit", "ttft_p99=1"], "give --search"),
+    (["--gpus", "8", "--vary", "tensor_parallel_size=1,2"], "--gpus"), (["--gpus", "-2"], "--gpus"),
 ])
 def test_bad_input_ends_with_2_and_a_sentence(words, says, capsys):
     assert main(["sweep", *words]) == 2

@@ -59,9 +59,6 @@ def test_drag_a_slider_copy_the_link_and_a_stranger_sees_the_same(server: str, p
     after = changed(page, before)
     assert after["ttft_p99"] != before["ttft_p99"]
     expect(page.locator(".if-note")).to_contain_text("max_num_seqs 64 → ")
-    (ROOT / "docs").mkdir(exist_ok=True)
-    page.mouse.move(5, 700)
-    page.screenshot(path=ROOT / "docs" / "playground.png")
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
@@ -73,6 +70,18 @@ def test_drag_a_slider_copy_the_link_and_a_stranger_sees_the_same(server: str, p
         assert figures(other) == after
     finally:
         stranger.close()
+
+
+def test_real_traffic_replays_and_seats_clear_its_queue(server: str, page: Page) -> None:
+    page.goto(f"{server}/playground?v=1&ar=trace&tr=azure2023_conv&du=600&rs=4&ms=128")
+    ready(page)
+    for stop in (192, 256):
+        move(page, "max_num_seqs")
+        expect(page.locator(".if-note")).to_contain_text(f"max_num_seqs 128 → {stop}: throughput rose")
+    assert "▼" in figures(page)["waiting_mean"]
+    page.mouse.move(5, 700)
+    (ROOT / "docs").mkdir(exist_ok=True)
+    page.screenshot(path=ROOT / "docs" / "playground.png")
 
 
 def test_back_and_forward_undo_and_redo(server: str, page: Page) -> None:

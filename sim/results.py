@@ -241,17 +241,15 @@ class Run:
         t = self.ticks
         # Requests that arrived during a tick waited for its end, though the gauge of that tick does not know them.
         by_gauge = float((t.waiting * t.duration).sum())
-        arrived = self.arrival[(self.status != NEVER_ISSUED) & (self.status != REFUSED)]
-        where = self.replica[(self.status != NEVER_ISSUED) & (self.status != REFUSED)]
+        came = (self.status != NEVER_ISSUED) & (self.status != REFUSED)
         unseen = 0.0
-        for replica in np.unique(t.replica):
-            mine = t.replica == replica
-            start, end = t.start[mine], (t.start + t.duration)[mine]
-            times = arrived[where == replica]
-            tick = np.searchsorted(start, times, side="left") - 1
+        for replica in range(self.scenario.data_parallel_size):
+            mine = slice(None) if self.scenario.data_parallel_size == 1 else t.replica == replica
+            start, end = t.start[mine], t.start[mine] + t.duration[mine]
+            times = self.arrival[came & (self.replica == replica)]
+            tick = np.searchsorted(start, times) - 1
             inside = tick >= 0
-            late = np.maximum(end[tick[inside]] - times[inside], 0.0)
-            unseen += float(late.sum())
+            unseen += float(np.maximum(end[tick[inside]] - times[inside], 0.0).sum())
         return (by_gauge + unseen) / self.queued_s
 
     def _utilisation(self, seconds: float) -> tuple[float, float, float]:
@@ -270,16 +268,16 @@ class Run:
 
 def _percentiles(name: str, values: Floats, weights: Ints | None) -> dict[str, float]:
     """P50, P90, P99 and mean. A percentile is a value that occurred: the smallest with at least that share at or below."""
+    shares = np.array([0.5, 0.9, 0.99])
     if len(values) == 0:
-        return {f"{name}_{tail}": float("nan") for tail in ("p50", "p90", "p99", "mean")}
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    if weights is None:
-        passed = np.arange(1, len(values) + 1)
-        mean = float(values.mean())
+        p50 = p90 = p99 = mean = float("nan")
+    elif weights is None:
+        at = np.ceil(shares * len(values)).astype(np.int64) - 1
+        p50, p90, p99 = np.partition(values, at)[at]
+        mean = values.mean()
     else:
+        order = np.argsort(values)
         passed = np.cumsum(weights[order])
-        mean = float((values * weights).sum()) / float(passed[-1])
-    at = np.searchsorted(passed, np.array([0.5, 0.9, 0.99]) * passed[-1], side="left")
-    p50, p90, p99 = ordered[np.minimum(at, len(ordered) - 1)]
-    return {f"{name}_p50": float(p50), f"{name}_p90": float(p90), f"{name}_p99": float(p99), f"{name}_mean": mean}
+        p50, p90, p99 = values[order[np.searchsorted(passed, shares * passed[-1])]]
+        mean = (values * weights).sum() / passed[-1]
+    return {f"{name}_p50": float(p50), f"{name}_p90": float(p90), f"{name}_p99": float(p99), f"{name}_mean": float(mean)}

@@ -7,14 +7,18 @@ only every few seconds, rows out of order, files cut off in the middle.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import json
 import math
+import re
+import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -26,6 +30,7 @@ import numpy as np
 
 from sim.requests import Floats, Ints, Prefix, Requests
 from sim.scenario import SimError
+from sim.sentences import Note, say
 
 DATA = Path(__file__).parent / "data"
 SHIPPED = {
@@ -42,37 +47,26 @@ LIMIT = 200_000
 _BLOCK = 20_000  # rows held as text at a time
 _SLACK_S = 60.0  # how far out of order a row may stand in a file that is sorted otherwise
 _MAX_TOKENS = 10_000_000  # a row with more is garbage
+_MAX_JSON = 30_000_000  # characters of JSON that is not a row a line, and so is held as a whole
 _DEFAULT_RATE = 10.0  # req/s for files without times
+csv.field_size_limit(_MAX_JSON)  # a column may hold the prompt itself
 
+_NO_TIME = r"(?!.*(?:elapsed|duration|latency|endtime|ended|finish|token))"
+_NO_LENGTH = r"(?!.*(?:latency|time|throughput|rate|cost|price|max|total|cach))"
 _TIME = (
-    "timestamp", "time", "arrival", "arrivaltime", "arrivedat", "arrivaltimestamp", "arrivals", "starttime",
-    "requeststarttime", "sendtime", "ts", "timestampms", "timems", "arrivaltimems",
+    r"(?:timestamp|time|ts|arriv.*|sendtime|.*starttime)(?:s|ms|us|ns)?",
+    _NO_TIME + r".*(?:time|stamp|date|created|时间|到达).*",
 )
 _PROMPT = (
-    "contexttokens", "requesttokens", "inputlength", "inputtokens", "prompttokens", "promptlen", "promptlength",
-    "numprefilltokens", "inputlen", "numprompttokens", "numinputtokens", "inputtoks", "prompt",
+    r"(?:num|n)?(?:context|request|input|prompt|prefill)(?:tokens|toks|len|length)",
+    _NO_LENGTH + r"(?:prompt|input|isl|tokensin|.*(?:prompt|input|prefill|输入).*(?:tok|len|长度).*)",
 )
 _OUTPUT = (
-    "generatedtokens", "responsetokens", "outputlength", "outputtokens", "completiontokens", "numdecodetokens",
-    "outputlen", "numoutputtokens", "numgeneratedtokens", "generatedlen", "outputtoks", "output",
+    r"(?:num|n)?(?:generated|response|output|completion|decode)(?:tokens|toks|len|length)",
+    _NO_LENGTH + r"(?:output|osl|tokensout|.*(?:output|gen|completion|response|candidate|decode|输出|生成).*(?:tok|len|长度).*)",
 )
-_KNOWN = (
-    "Azure (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT (Timestamp,...,Request tokens,Response tokens), "
-    "Mooncake and Qwen-Bailian JSON lines (timestamp, input_length, output_length), "
-    "lengths (num_prefill_tokens,num_decode_tokens), results of `vllm bench serve --save-result`"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something worth knowing about a trace. `code` names it, `params` fill it, str() says it in English."""
-
-    code: str
-    text: str
-    params: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.text
+"""Names of columns, in small letters without blanks and signs: what the datasets call them, then what reads like it."""
+_UNITS = {"milliseconds": 1e-3, "microseconds": 1e-6, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}  # s, by the end of the name
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +198,7 @@ def _select(
             raise empty
         lost = ", ".join(f"{count:,} {_REASONS[why]}" for why, count in dropped.items() if count)
         raise SimError("no_rows", f"{rows.format}: no row is left to replay ({lost or 'the file has a header only'})",
-                       rows=rows.read)
+                       rows=rows.read, failed=dropped["failed"], unreadable=dropped["unreadable"])
     if rows.tick:
         time = _spread(time, rows.tick, seed)
     first, last = (int(i) for i in np.searchsorted(time, [start_s, end_s]))
@@ -214,8 +208,7 @@ def _select(
     if last - first > limit:
         dropped["over_limit"] += last - first - limit
         last = first + limit
-        text = f"only the first {limit:,} requests are replayed: take a shorter window, or sample"
-        notes.append(Note("over_limit", text, {"limit": limit}))
+        notes.append(Note("over_limit", limit=limit))
     arrival = np.rint((time[first:last] - start_s) / rate_scale * 1e6) / 1e6
     prompt, output = rows.prompt[first:last].copy(), rows.output[first:last].copy()
     prefix = None if rows.hashes is None else _segments(rows.hashes[first:last], rows.block, prompt)
@@ -250,100 +243,114 @@ def _segments(hashes: list[tuple[int | str, ...]], block: int, prompt: Ints) -> 
 
 
 def _load(source: Source, wanted: _Wanted) -> _Rows:
-    text, close = _open(source)
     try:
-        lines = _nonblank(text)
-        first = next(lines, None)
-        if first is None:
-            raise _unreadable("the file is empty")
-        head = first.lstrip()
-        if "\x00" in head or "\ufffd" in head:
-            raise _unreadable("this is not text: CSV or JSON lines work, plain or gzip")
-        if head.startswith(("{", "[")):
-            return _load_json(first, lines, wanted)
-        if head.lower().startswith(("<!doctype", "<html")):
-            raise _unreadable("this is a web page, not the file it shows: download the raw file")
-        return _load_csv(first, lines, wanted)
+        with _open(source) as text:
+            lines = _lines(text)
+            first = next((line for line in lines if not line.startswith(("#", "sep="))), None)
+            if first is None:
+                raise _unreadable("empty")
+            head = first.lstrip()[:1000]
+            if "\x00" in head or head.count("\ufffd") > 0.1 * len(head):
+                raise _unreadable("not_text")
+            if head.startswith(("{", "[")):
+                return _load_json(first, lines, wanted)
+            if head.lower().startswith(("<!doctype", "<html")):
+                raise _unreadable("web_page")
+            return _load_csv(first, lines, wanted)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise _unreadable(f"the gzip file is damaged or cut off ({error})") from None
+        raise _unreadable("gzip", error=str(error)) from None
     except RecursionError:
-        raise _unreadable("its JSON is nested too deep") from None
-    finally:
-        close()
+        raise _unreadable("deep") from None
 
 
-def _unreadable(what: str) -> SimError:
-    return SimError("unreadable_trace", f"this trace cannot be read: {what}. What works: {_KNOWN}.", what=what)
+def _unreadable(why: str, **params: Any) -> SimError:
+    """The error that says `trace.<why>` and which kinds of files work. For a page: why, params."""
+    text = f"this trace cannot be read: {say(f'trace.{why}', params)}. {say('trace.works', {})}"
+    return SimError("unreadable_trace", text, why=why, **params)
 
 
-def _open(source: Source) -> tuple[Iterable[str], Callable[[], None]]:
-    """Lines of text, and how to leave the source: closed if it was opened here, else as it was."""
+_BINARY = {b"PAR1": "Parquet", b"PK\x03\x04": "zip / Excel", b"\xd0\xcf\x11\xe0": "Excel", b"\x28\xb5\x2f\xfd": "zstd",
+           b"BZh": "bzip2", b"\xfd7zX": "xz"}
+
+
+@contextmanager
+def _open(source: Source) -> Iterator[IO[str]]:
+    """The text of a source, which is closed afterwards if it was opened here, and else left open."""
     raw: Any = source
     if isinstance(source, str | Path):
         try:
-            raw = Path(source).open("rb")  # noqa: SIM115 - closed by leave()
-        except OSError as error:
-            what = f"cannot open {source}: {error.strerror or error}"
-            raise SimError("unreadable_trace", what, what=what) from None
+            raw = Path(source).open("rb")  # noqa: SIM115 - closed below
+        except (OSError, ValueError) as error:
+            raise _unreadable("no_file", file=str(source), error=getattr(error, "strerror", None) or str(error)) from None
     elif isinstance(source, bytes | bytearray | memoryview):
         raw = io.BytesIO(source)
     elif raw.seekable():
         raw.seek(0)
     if isinstance(raw.read(0), str):
-        return raw, lambda: None
-    ours = raw is not source
+        yield raw
+        return
     buffered: Any = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
-    magic = buffered.peek(4)[:4]
-    plain: Any = buffered
-    if magic.startswith(b"\x1f\x8b"):
-        plain = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=buffered)))
-    encoding = "utf-16" if magic[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    text = io.TextIOWrapper(plain, encoding=encoding, errors="replace", newline=None)
-
-    def leave() -> None:
-        text.detach()
-        if ours:
+    plain, text = buffered, None
+    try:
+        kind = next((kind for magic, kind in _BINARY.items() if buffered.peek(4).startswith(magic)), "")
+        if kind:
+            raise _unreadable("binary", kind=kind)
+        while plain.peek(2).startswith(b"\x1f\x8b"):
+            plain = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=plain, mode="rb")))
+        text = io.TextIOWrapper(plain, encoding=_encoding(plain.peek(4096)), errors="replace", newline=None)
+        yield text
+    finally:
+        if text:
+            text.detach()
+        if raw is not source:
             raw.close()
         elif buffered is not raw:
             buffered.detach()
 
-    binary = {b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive or an Excel workbook", b"\x28\xb5\x2f\xfd": "zstd"}
-    if magic in binary:
-        leave()
-        raise _unreadable(f"this is {binary[magic]}: save it as CSV or JSON lines")
-    return text, leave
+
+def _encoding(head: bytes) -> str:
+    """How a file's first bytes are to be read: UTF-8, UTF-16 by its mark, or as Excel saves CSV in China."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return "gb18030"
+    return "utf-8-sig"
 
 
-def _nonblank(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
+def _lines(text: IO[str]) -> Iterator[str]:
+    """Lines that are not blank, none longer than JSON may be."""
+    for line in iter(lambda: text.readline(_MAX_JSON), ""):
         if line.strip().strip("\ufeff\x00").strip():  # strip() knows every kind of blank
             yield line.lstrip("\ufeff")
 
 
-def _name(column: str) -> str:
-    return "".join(c for c in column.lower() if c.isalnum())
+def _columns(names: Iterable[str]) -> tuple[int | None, int | None, int | None, float | None]:
+    """Which columns hold the times, the prompts and the outputs, and the unit (s) that the first one's name says."""
+    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in names]
 
+    def pick(patterns: tuple[str, ...]) -> int | None:
+        return next((i for p in patterns for i, name in enumerate(plain) if re.fullmatch(p, name)), None)
 
-def _pick(names: list[str], known: tuple[str, ...]) -> int | None:
-    return next((names.index(name) for name in known if name in names), None)
+    time, prompt, output = pick(_TIME), pick(_PROMPT), pick(_OUTPUT)
+    unit = None if time is None else next((_UNITS[end] for end in _UNITS if plain[time].endswith(end)), None)
+    return time, prompt, output, unit
 
 
 def _load_csv(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
     header = first.strip()
-    names, delimiter = [], ","
-    for delimiter in (",", "\t", ";", "|"):
-        names = [_name(column) for column in next(csv.reader([header], delimiter=delimiter))]
-        if _pick(names, _PROMPT) is not None:
+    for delimiter in (",", "\t", ";", "|", " "):
+        names = next(csv.reader([header], delimiter=delimiter))
+        time, prompt, output, unit = _columns(names)
+        if prompt is not None:
             break
-    time, prompt, output = (_pick(names, known) for known in (_TIME, _PROMPT, _OUTPUT))
     if prompt is None or output is None:
         if header[:1].isdigit():
-            raise _unreadable(
-                f"its first line is {header[:60]!r}, which names no column: put the header back, such as "
-                "TIMESTAMP,ContextTokens,GeneratedTokens"
-            )
-        missing = "prompt tokens" if prompt is None else "generated tokens"
-        raise _unreadable(f"no column holds the {missing}; the columns are {header[:200]}")
+            raise _unreadable("no_header", line=header[:60])
+        if header.startswith("version https://git-lfs"):
+            raise _unreadable("lfs")
+        raise _unreadable("no_prompt_column" if prompt is None else "no_output_column", columns=header[:200])
     width = max(i for i in (time, prompt, output) if i is not None)
     reader = csv.reader(lines, delimiter=delimiter)
 
@@ -357,20 +364,17 @@ def _load_csv(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
                     elif any(map(str.strip, row)):
                         bad += 1
             except csv.Error as error:
-                raise _unreadable(f"line {reader.line_num + 1} is not CSV ({error})") from None
+                raise _unreadable("not_csv", line=reader.line_num + 1, error=str(error)) from None
             if not rows and not bad:
                 return
             stamps = None if time is None else [row[time] for row in rows]
+            if stamps and delimiter == ";":  # where the comma marks decimals
+                stamps = [stamp.replace(",", ".") for stamp in stamps]
             yield stamps, [row[prompt] for row in rows], [row[output] for row in rows], None, bad
 
     if time is None:
         return _gather_lengths("lengths", blocks(), wanted)
-    label = "CSV"
-    if "contexttokens" in names:
-        label = "Azure"
-    elif "requesttokens" in names:
-        label = "BurstGPT"
-    unit = 1e-3 if names[time].endswith("ms") else None
+    label = {"ContextTokens": "Azure", "Request tokens": "BurstGPT"}.get(names[prompt].strip(), "CSV")
     return _gather(label, blocks(), wanted, unit=unit, block=0)
 
 
@@ -379,35 +383,45 @@ def _load_json(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
         record = json.loads(first)
     except ValueError:
         record = None
-    if isinstance(record, dict) and "hash_ids" not in record and _is_result(record):
+    if not isinstance(record, dict) or ("hash_ids" not in record and (_is_result(record) or _is_table(record))):
         return _load_documents(chain([first], lines), wanted)
-    if not isinstance(record, dict):
-        return _load_documents(chain([first], lines), wanted)
-    keys = list(record)
-    names = [_name(key) for key in keys]
-    time, prompt, output = (_pick(names, known) for known in (_TIME, _PROMPT, _OUTPUT))
+    return _load_records(chain([record], map(_row, lines)), wanted)
+
+
+def _row(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _load_records(records: Iterator[Any], wanted: _Wanted) -> _Rows:
+    """JSON objects, each a row with the keys of the first one."""
+    record = next(records)
+    inner = [key for key, value in record.items() if isinstance(value, dict)]  # such as "usage"
+    keys = list(_flat(record, inner))
+    time, prompt, output, unit = _columns(keys)
     if prompt is None or output is None:
-        raise _unreadable(f"no key holds the {'prompt' if prompt is None else 'generated'} tokens; the keys are "
-                          f"{', '.join(keys)[:200]}")
+        raise _unreadable("no_prompt_column" if prompt is None else "no_output_column", columns=", ".join(keys)[:200])
     p, o, t = keys[prompt], keys[output], None if time is None else keys[time]
     hashed, bailian = isinstance(record.get("hash_ids"), list), "chat_id" in record
     block = _hash_block(record, p, 16 if bailian else 512) if hashed else 0
 
     def blocks() -> Iterator[tuple[list[Any] | None, list[Any], list[Any], list[tuple[int | str, ...]] | None, int]]:
-        everything = chain([first], lines)
+        everything = chain([record], records)
         while chunk := list(islice(everything, _BLOCK)):
             stamps: list[Any] = []
             prompts: list[Any] = []
             outputs: list[Any] = []
             hashes: list[tuple[int | str, ...]] = []
             bad = 0
-            for line in chunk:
+            for row in chunk:
                 try:
-                    row = json.loads(line)
+                    row = _flat(row, inner)
                     values = row[p], row[o], row[t] if t else 0
                     ids = tuple(row.get("hash_ids") or ()) if hashed else ()
                     hash(ids)
-                except (ValueError, TypeError, KeyError, AttributeError):
+                except (TypeError, KeyError, AttributeError):
                     bad += 1
                     continue
                 prompts.append(values[0])
@@ -419,15 +433,17 @@ def _load_json(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
     label = "Qwen-Bailian" if bailian else "Mooncake" if hashed else "JSON lines"
     if t is None:
         return _gather_lengths(label, blocks(), wanted)
-    stamp = record[t]
-    milliseconds = names[cast(int, time)].endswith("ms") or (isinstance(stamp, int) and not bailian)
-    rows = _gather(label, blocks(), wanted, unit=1e-3 if milliseconds else None, block=block)
-    if milliseconds and not hashed:
-        rows.notes.append(Note("milliseconds", "its times are whole numbers, taken for milliseconds"))
+    rows = _gather(label, blocks(), wanted, unit=unit, whole=1.0 if bailian else 1e-3, block=block)
     if hashed:
-        text = f"prompts share blocks of {block} tokens, as their hash_ids say"
-        rows.notes.append(Note("shared_blocks", text, {"block": block}))
+        rows.notes.append(Note("shared_blocks", block=block))
     return rows
+
+
+def _flat(row: Any, inner: list[str]) -> Any:
+    """A row with what its keys `inner` hold beside the rest."""
+    for key in inner:
+        row = {**row[key], **row}
+    return row
 
 
 def _hash_block(record: dict[str, Any], prompt: str, usual: int) -> int:
@@ -445,8 +461,10 @@ def _hash_block(record: dict[str, Any], prompt: str, usual: int) -> int:
 _Block = tuple[list[Any] | None, list[Any], list[Any], list[tuple[int | str, ...]] | None, int]
 
 
-def _gather(label: str, blocks: Iterable[Any], wanted: _Wanted, *, unit: float | None, block: int) -> _Rows:
-    """Reads until the window is past, keeps what the window may need.
+def _gather(
+    label: str, blocks: Iterable[Any], wanted: _Wanted, *, unit: float | None, block: int, whole: float = 1.0
+) -> _Rows:
+    """Reads until the window is past, keeps what the window may need. unit, whole: as _Clock's.
 
     A first look decides whether the file is in order of time; if not, all its rows are kept (as numbers) to the end.
     """
@@ -455,7 +473,7 @@ def _gather(label: str, blocks: Iterable[Any], wanted: _Wanted, *, unit: float |
     hashes: list[tuple[int | str, ...]] = []
     rows = _Rows(label, np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), block=block)
     origin, last, orderly, stopped, count = math.inf, -math.inf, True, False, 0
-    clock = _Clock(unit)
+    clock = _Clock(unit, whole)
     for stamps, prompts, outputs, ids, bad in blocks:
         rows.read += len(prompts) + bad
         prompt, output = _numbers(prompts), _numbers(outputs)
@@ -497,16 +515,14 @@ def _gather(label: str, blocks: Iterable[Any], wanted: _Wanted, *, unit: float |
         if hashes:
             rows.hashes = [hashes[i] for i in order.tolist()]
         if moved:
-            text = f"{moved:,} rows stood before an earlier one and were put in order"
-            rows.notes.append(Note("sorted", text, {"rows": moved}))
+            rows.notes.append(Note("sorted", rows=moved))
         rows.span_s = last - origin
     if rows.tick:
-        text = (f"its clock ticks every {rows.tick:g} s and several requests share a tick: they are spread at random "
-                "inside it")
-        rows.notes.append(Note("ticks", text, {"tick_s": rows.tick}))
+        rows.notes.append(Note("ticks", tick_s=rows.tick))
+    if clock.whole_numbers and not block:
+        rows.notes.append(Note("milliseconds"))
     if stopped:
-        text = f"reading stopped after {rows.read:,} rows, where the window was full"
-        rows.notes.append(Note("stopped", text, {"rows": rows.read}))
+        rows.notes.append(Note("stopped", rows=rows.read))
     return rows
 
 
@@ -537,8 +553,7 @@ def _gather_lengths(label: str, blocks: Iterable[Any], wanted: _Wanted) -> _Rows
                 return
 
     rows = _gather(label, stamped(), wanted, unit=1.0, block=0)
-    rows.notes.append(Note("no_times", f"it holds lengths but no times: arrivals are drawn at {wanted.rate:g} req/s",
-                           {"rate": wanted.rate}))
+    rows.notes.append(Note("no_times", rate=wanted.rate))
     return rows
 
 
@@ -552,7 +567,7 @@ def _numbers(values: list[Any]) -> Floats:
 
 def _number(value: Any) -> float:
     try:
-        return float(value)
+        return float(value.replace(",", "") if isinstance(value, str) else value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
@@ -562,10 +577,13 @@ _US = timedelta(microseconds=1)
 
 
 class _Clock:
-    """Turns the time stamps of one file into seconds: numbers in the file's unit, or dates."""
+    """Turns the time stamps of one file into seconds: numbers in the file's unit, or dates.
 
-    def __init__(self, unit: float | None) -> None:
-        self.unit = unit  # s; None: found out from the first number
+    unit: in s; None: found out from the first numbers. whole: the unit of whole numbers too small for a date.
+    """
+
+    def __init__(self, unit: float | None, whole: float) -> None:
+        self.unit, self.whole, self.whole_numbers = unit, whole, False
 
     def seconds(self, stamps: list[Any]) -> Floats:
         try:
@@ -574,24 +592,29 @@ class _Clock:
             try:
                 return np.array([(_date(stamp) - _EPOCH) / _US for stamp in stamps]) / 1e6
             except (TypeError, ValueError):
-                return np.array([self._one(stamp) for stamp in stamps])
-        return self._scale(numbers)
+                return self._mixed(stamps)
+        return self._scale(numbers, all(isinstance(stamp, int) for stamp in stamps))
 
-    def _one(self, stamp: Any) -> float:
-        number = _number(stamp)
-        if math.isfinite(number):
-            return float(self._scale(np.array([number]))[0])
-        try:
-            return (_date(stamp) - _EPOCH) / _US / 1e6
-        except (TypeError, ValueError):
-            return math.nan
+    def _mixed(self, stamps: list[Any]) -> Floats:
+        """Some numbers, some dates, in whatever way they are written; nan where it is neither."""
+        import pandas as pd
 
-    def _scale(self, numbers: Floats) -> Floats:
-        if self.unit is None:
-            size = float(np.nanmax(np.abs(numbers), initial=0.0))
+        seconds = self._scale(np.array([_number(stamp) for stamp in stamps]))
+        odd = np.isnan(seconds)
+        words = pd.Series([str(stamp) for stamp, is_odd in zip(stamps, odd, strict=True) if is_odd], dtype=object)
+        with warnings.catch_warnings(action="ignore"):  # of dates that may be read in two ways
+            dates = pd.to_datetime(words, format="mixed", utc=True, errors="coerce")
+        seconds[odd] = (dates - pd.Timestamp(_EPOCH)) / pd.Timedelta(seconds=1)
+        return seconds
+
+    def _scale(self, numbers: Floats, whole: bool = False) -> Floats:
+        if self.unit is None and np.isfinite(numbers).any():
+            size = float(np.median(np.abs(numbers[np.isfinite(numbers)])))
+            self.whole_numbers = whole and size < 1e9 and self.whole != 1.0
             # Unix time in s is about 2e9: anything far beyond it is in ms, us or ns.
             self.unit = 1.0 if size < 1e11 else 1e-3 if size < 1e14 else 1e-6 if size < 1e17 else 1e-9
-        return numbers * self.unit
+            self.unit = self.whole if self.whole_numbers else self.unit
+        return numbers * (self.unit or 1.0)
 
 
 def _date(stamp: Any) -> datetime:
@@ -606,40 +629,53 @@ def _is_result(record: dict[str, Any]) -> bool:
     return any(key in record for key in ("total_input_tokens", "load_summary", "benchmarks", "input_lens"))
 
 
+def _is_table(record: dict[str, Any]) -> bool:
+    """Whether this holds rows in lists, and is none itself."""
+    keys = list(record)
+    prompt = _columns(keys)[1]
+    return any(isinstance(v, list) for v in record.values()) and (prompt is None or isinstance(record[keys[prompt]], list))
+
+
+def _records(document: Any) -> Iterator[dict[str, Any]]:
+    """The rows in an array of objects, in an object's longest such array, or in an object of columns."""
+    if isinstance(document, dict):
+        lists = {key: value for key, value in document.items() if isinstance(value, list) and value}
+        tables = [value for value in lists.values() if isinstance(value[0], dict)]
+        columns = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]
+        document = max(tables, key=len) if tables else columns
+    records = [row for row in document if isinstance(row, dict)] if isinstance(document, list) else []
+    if not records:
+        raise _unreadable("no_objects")
+    if "conversations" in records[0]:
+        raise _unreadable("sharegpt")
+    return iter(records)
+
+
 def _load_documents(lines: Iterable[str], wanted: _Wanted) -> _Rows:
     """JSON that is not a row a line: one object, several after each other, or an array."""
-    text, documents, at = "".join(lines).strip(), [], 0
+    text, documents, at = "", [], 0
+    for part in lines:
+        text += part
+        if len(text) > _MAX_JSON:
+            raise _unreadable("large_json", megabytes=_MAX_JSON // 1_000_000)
     decoder = json.JSONDecoder()
     while at < len(text):
         try:
             document, at = decoder.raw_decode(text, at)
         except ValueError as error:
-            raise _unreadable(f"its JSON breaks off or is malformed ({error})") from None
+            raise _unreadable("broken_json", error=str(error)) from None
         documents.append(document)
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
     document = documents[-1]
-    if isinstance(document, list):
-        if document and isinstance(document[0], dict) and "conversations" in document[0]:
-            raise _unreadable("it holds texts (ShareGPT), not lengths: count its tokens first, into a CSV with the "
-                              "columns num_prefill_tokens,num_decode_tokens")
-        records = [json.dumps(row) for row in document if isinstance(row, dict)]
-        if not records:
-            raise _unreadable("its JSON array holds no objects")
-        return _load_json(records[0], iter(records[1:]), wanted)
-    if not isinstance(document, dict):
-        raise _unreadable("its JSON is neither an object nor a list of them")
-    if "load_summary" in document:
+    if not isinstance(document, dict) or not _is_result(document):
+        rows = _load_records(_records(document), wanted)
+    elif "load_summary" in document:
         rows = _from_stage(document, wanted)
-    elif "benchmarks" in document:
-        rows = _from_guidellm(document, wanted)
-    elif _is_result(document):
-        rows = _from_bench(document, wanted)
     else:
-        raise _unreadable(f"its keys say nothing of lengths: {', '.join(document)[:200]}")
+        rows = (_from_guidellm if "benchmarks" in document else _from_bench)(document, wanted)
     if len(documents) > 1:
-        rows.notes.append(Note("several_results", f"it holds {len(documents)} results: the last one is taken",
-                               {"results": len(documents)}))
+        rows.notes.append(Note("several_results", results=len(documents)))
     return rows
 
 
@@ -649,30 +685,27 @@ def _from_bench(result: dict[str, Any], wanted: _Wanted) -> _Rows:
     try:
         if result.get("input_lens") and result.get("output_lens"):
             prompts, outputs = list(result["input_lens"]), list(result["output_lens"])
-            notes = [Note("result_detailed", "a benchmark's result: the lengths of its requests are replayed")]
+            notes = [Note("result_detailed")]
         else:
-            count = int(result["completed"])
+            count = min(int(result["completed"]), wanted.limit + 1)
             if count < 1:
-                raise _unreadable("the benchmark completed no request")
-            prompts = [max(round(result["total_input_tokens"] / count), 1)] * count
-            outputs = [max(round(result["total_output_tokens"] / count), 1)] * count
-            text = ("a benchmark's result without its single requests (saved without --save-detailed): "
-                    f"{count:,} requests of mean length are replayed")
-            notes = [Note("result_means", text, {"requests": count})]
+                raise _unreadable("no_requests")
+            prompts, outputs = (
+                [max(round(result[f"total_{which}_tokens"] / result["completed"]), 1)] * count for which in ("input", "output")
+            )
+            notes = [Note("result_means", requests=count)]
         stamps = result.get("start_times")
         if not stamps or len(stamps) != len(prompts):
             rate, burstiness = result.get("request_rate", "inf"), result.get("burstiness", 1.0)
             stamps = _offered(len(prompts), rate, burstiness, wanted, notes)
         if len(outputs) != len(prompts):
-            raise _unreadable("input_lens and output_lens differ in length")
+            raise ValueError("input_lens and output_lens differ in length")
         if result.get("max_concurrency"):
-            most = result["max_concurrency"]
-            text = f"it was held to {most} requests at a time; the replay is not"
-            notes.append(Note("max_concurrency", text, {"max_concurrency": most}))
+            notes.append(Note("max_concurrency", max_concurrency=result["max_concurrency"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, SimError):
             raise
-        raise _unreadable(f"it looks like a result of vllm bench, but is not whole ({error})") from None
+        raise _unreadable("broken_result", kind="vllm bench", error=repr(error)) from None
     rows = _gather(label, [(list(stamps), prompts, outputs, None, 0)], wanted, unit=1.0, block=0)
     rows.tick = 0.0
     rows.notes = notes + [note for note in rows.notes if note.code == "sorted"]
@@ -683,20 +716,18 @@ def _from_stage(report: dict[str, Any], wanted: _Wanted) -> _Rows:
     """A stage report of inference-perf: a result; its length percentiles and its rate make traffic like it."""
     try:
         load, good = report["load_summary"], report["successes"]
-        count = int(good["count"])
+        count = min(int(good["count"]), wanted.limit + 1)
         if count < 1:
-            raise _unreadable("no request of this stage succeeded")
+            raise _unreadable("no_requests")
         random = np.random.Generator(np.random.PCG64(wanted.seed))
         prompts, outputs = (_from_percentiles(good[name], count, random) for name in ("prompt_len", "output_len"))
-        text = (f"a stage report of inference-perf is a result, not a trace: {count:,} requests are drawn from its "
-                "length percentiles")
-        notes = [Note("result_stage", text, {"requests": count})]
+        notes = [Note("result_stage", requests=count)]
         rate = load.get("achieved_rate") or load.get("requested_rate") or "inf"
         stamps = _offered(count, rate, 1.0, wanted, notes)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, SimError):
             raise
-        raise _unreadable(f"it looks like a stage report of inference-perf, but is not whole ({error!r})") from None
+        raise _unreadable("broken_result", kind="inference-perf", error=repr(error)) from None
     rows = _gather("inference-perf stage report", [(stamps, prompts, outputs, None, 0)], wanted, unit=1.0, block=0)
     rows.tick, rows.notes = 0.0, notes
     return rows
@@ -718,10 +749,10 @@ def _from_guidellm(report: dict[str, Any], wanted: _Wanted) -> _Rows:
     except (KeyError, TypeError, IndexError):
         done = None
     if not done or not all(isinstance(row, dict) for row in done):
-        raise _unreadable("this guidellm report lists no successful requests: save it with its requests")
-    rows = _load_json(json.dumps(done[0]), (json.dumps(row) for row in done[1:]), wanted)
+        raise _unreadable("guidellm")
+    rows = _load_records(iter(done), wanted)
     rows.format = "guidellm report"
-    rows.notes.insert(0, Note("result_guidellm", "a guidellm report: the requests of its last benchmark are replayed"))
+    rows.notes.insert(0, Note("result_guidellm"))
     return rows
 
 
@@ -731,9 +762,8 @@ def _offered(count: int, rate: Any, burstiness: Any, wanted: _Wanted, notes: lis
     if not rate > 0.0 or not burstiness > 0.0:
         raise ValueError(f"a rate of {rate:g} req/s")
     if math.isinf(rate):
-        notes.append(Note("all_at_once", "its rate is inf: all requests arrive at once"))
+        notes.append(Note("all_at_once"))
         return [0.0] * count
-    notes.append(Note("drawn_arrivals", f"it does not say when requests came: arrivals are drawn at {rate:.4g} req/s",
-                      {"rate": rate}))
+    notes.append(Note("drawn_arrivals", rate=rate))
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(wanted.seed, spawn_key=(2,))))
     return [float(t) for t in np.cumsum(random.standard_gamma(burstiness, count) / (rate * burstiness))]

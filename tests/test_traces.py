@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from sim import traces
 from sim.scenario import SimError
+from ui import text
+from ui.state import message
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -195,7 +197,7 @@ def test_paths_bytes_open_files_and_gzip(tmp_path):
     (b"", "empty"), (b"\n\n", "empty"), (b"PAR1....", "Parquet"), (b"PK\x03\x04....", "zip"), (b"\x89PNG\x00\x01", "not text"),
     (b"<!DOCTYPE html><html>", "web page"), (b"a,b,c\n1,2,3\n", "prompt tokens"), (b"TIMESTAMP,ContextTokens\n1,2\n", "generated"),
     (b"2023-11-16 18:17:03.97,4808,10\n", "names no column"), (b"{\"a\": 1", "breaks off"), (b"[1, 2]", "no objects"),
-    (b"{\"a\": 1}", "no key"), (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no row"), (b"\x1f\x8b\x08broken", "gzip"),
+    (b"{\"a\": 1}", "no column"), (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"), (b"BZh91AY", "bzip2"), (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no row"), (b"\x1f\x8b\x08broken", "gzip"),
     (b"[{\"conversations\": []}]", "ShareGPT"), (b"{\"benchmarks\": []}", "guidellm"),
     (json.dumps({"completed": 0, "total_input_tokens": 0}).encode(), "no request"),
     (json.dumps({"completed": 5, "total_input_tokens": 10}).encode(), "not whole"),
@@ -204,6 +206,63 @@ def test_paths_bytes_open_files_and_gzip(tmp_path):
 def test_what_is_no_trace_is_refused_with_what_was_wrong(content, says):
     with pytest.raises(SimError, match=says):
         traces.read(content)
+
+
+def test_a_page_says_it_in_the_visitors_language():
+    text.use("zh")
+    try:
+        with pytest.raises(SimError) as refusal:
+            traces.read(b"a,b\n1,2\n")
+        assert "没有哪一列是 prompt 的 token 数；现有的列：a,b" in message(refusal.value)
+    finally:
+        text.use("en")
+
+
+LENGTHS = [(100, 10), (200, 20), (300, 30)]
+
+
+@pytest.mark.parametrize("header", [
+    "timestamp,input_tokens,output_tokens", "created_at,prompt_tokens,completion_tokens", "request_time,PromptTokens,GenTokens",
+    "time_s,n_prompt_tokens,n_generated_tokens", "Timestamp,Input,Output", "startTime,usage.prompt_tokens,usage.completion_tokens",
+    "date,tokens_in,tokens_out", "ts,isl,osl", "timestamp,prefill_tokens,decode_tokens", "时间,输入长度,输出长度",
+    '"Arrival Time","Prompt Length","Response Length"',
+])
+def test_columns_are_known_by_what_their_names_say(header):
+    content = header + "".join(f"\n{t},{p},{o}" for t, (p, o) in zip((7, 8.5, 10), LENGTHS, strict=True))
+    for encoding in ("utf-8", "utf-16", "gb18030"):
+        requests, report = traces.read(f"# exported\n{content}".encode(encoding))
+        assert requests.arrival.tolist() == [0, 1.5, 3] and not report.notes
+        assert list(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True)) == LENGTHS
+
+
+@pytest.mark.parametrize("stamps, name", [
+    ((1715299200, 1715299201.5, 1715299203), "timestamp"), ((1715299200000, 1715299201500, 1715299203000), "timestamp"),
+    ((0, 1500, 3000), "timestamp_ms"), ((0, 1_500_000, 3_000_000), "timestamp_us"), ((0, 1500, 3000), "timestamp (ms)"),
+    (("2024-05-10 00:00:00 UTC", "2024-05-10 00:00:01.5 UTC", "2024-05-10 00:00:03 UTC"), "timestamp"),
+    (("2024/05/10 00:00:00", "2024/05/10 00:00:01.5", "2024/05/10 00:00:03"), "timestamp"),
+    (("05/10/2024 10:00:00 AM", "05/10/2024 10:00:01.5 AM", "05/10/2024 10:00:03 AM"), "timestamp"),
+    (("2024-05-10 00:00:00", "2024-05-10T00:00:01.5Z", "2024-05-10 02:00:03 +0200"), "timestamp"),
+])
+def test_times_are_known_however_they_are_written(stamps, name):
+    rows = [(t, *both) for t, both in zip(stamps, LENGTHS, strict=True)]
+    as_csv = f"{name},prompt_tokens,output_tokens" + "".join(f"\n{t},{p},{o}" for t, p, o in rows)
+    as_json = "\n".join(json.dumps({name: t, "prompt_tokens": p, "output_tokens": o}) for t, p, o in rows)
+    for content in (as_csv, as_csv + "\ninf,5,5\nnobody knows,5,5", as_json):
+        assert read(content)[0].arrival.tolist() == [0, 1.5, 3]
+
+
+def test_rows_of_json_inside_of_something():
+    rows = [{"timestamp": t, "usage": {"prompt_tokens": p, "completion_tokens": o}}
+            for t, (p, o) in zip((0.0, 1.5, 3.0), LENGTHS, strict=True)]
+    columns = {"timestamp": [0.0, 1.5, 3.0], "input_length": [100, 200, 300], "output_length": [10, 20, 30]}
+    for content in ("\n".join(map(json.dumps, rows)), json.dumps({"requests": rows}), json.dumps(columns, indent=1)):
+        requests, _ = read(content)
+        assert requests.arrival.tolist() == [0, 1.5, 3] and requests.prompt.tolist() == [100, 200, 300]
+
+
+def test_a_result_cannot_ask_for_more_requests_than_a_trace_may_hold():
+    requests, report = read(json.dumps(BENCH | {"completed": 10**12}))
+    assert len(requests) == traces.LIMIT and "over_limit" in codes(report)
 
 
 def test_a_missing_file_and_an_empty_window_are_refused():

@@ -231,6 +231,8 @@ def message(what: Any) -> str:
     code, params = getattr(what, "code", ""), dict(getattr(what, "params", {}))
     if "field" in params:
         params["name"] = label(str(params["field"]))
+    if "why" in params and has(f"trace.{params['why']}"):
+        params |= {"what": t(f"trace.{params['why']}", **params), "works": t("trace.works")}
     try:
         if has(f"errors.{code}"):
             return t(f"errors.{code}", **{k: _shown(v) for k, v in params.items()})

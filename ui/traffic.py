@@ -106,11 +106,6 @@ def report(scenario: Scenario) -> str:
         return ""
     found = st.session_state["upload_read"][name][1]
     words = [t("playground.upload_report", rows=count(found.rows), kept=count(found.used))]
-    words += [
-        t(f"playground.dropped.{why}", n=count(n)) if has(f"playground.dropped.{why}") else f"{why}: {n}"
-        for why, n in found.dropped.items() if n
-    ]
-    for note in found.notes:
-        key = f"playground.note.{note.code}"
-        words.append(t(key, **{k: f"{v:g}" if isinstance(v, float) else v for k, v in note.params.items()}) if has(key) else f"{note}.")
-    return " ".join(words)
+    words += [t(f"playground.dropped.{why}", n=count(n)) for why, n in found.dropped.items()]
+    words += [t(f"note.{note.code}", **note.params) for note in found.notes]
+    return " · ".join(words)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from sim.sentences import Note
@@ -14,6 +16,12 @@ MAX_CHARS = 1_200_000
 
 _ANSI = re.compile(r"(?:\x1b|\^\[|#033|␛|\\u001b|\\x1b)\[[0-9;?]{0,12}[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 _BARE_COLOUR = re.compile(r"\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m")
+_ENTITY = re.compile(r"&(?:quot|amp|lt|gt|nbsp|#x?\w{1,6});|<br ?/?>")
+_BREAK = re.compile(r"<br ?/?>\n?")
+_EPOCH = re.compile(r"(?<![\d.])(1[5-9]\d{8}(?:\d{3}|\.\d+)?)(?![\d.])")  # s, or ms
+_CLOCK = re.compile(
+    r"(?:(?:(?<!\d)(\d{4})[-/])?(?<!\d)(\d\d)[-/](\d\d)[T ]+)?(?<![\d:])([012]?\d):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)(?!\d)"
+)
 _JSON_TEXT_KEYS = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body", "content")
 
 _SECRET_NAME = re.compile(
@@ -87,14 +95,29 @@ def decode(data: bytes | str) -> tuple[str, list[Note], str]:
         half = MAX_CHARS // 2
         head, tail = text[:half], text[-half:]
         text = (head.rpartition("\n")[0] or head) + "\n" + (tail.partition("\n")[2] or tail)
-    text = (
-        text.replace("\r\n", "\n")
-        .replace("\r", "\n")
-        .replace("\ufeff", "")
-        .replace("\u00a0", " ")
-        .replace("\u200b", "")
-    )
+    if _ENTITY.search(text):
+        text = html.unescape(_BREAK.sub("\n", text))
+    if "\n" not in text.strip() and text.count("\\n") > 1 and not text.startswith("{"):  # a string of a program
+        text = text.replace("\\n", "\n").replace('\\"', '"')
+    for strange, usual in (("\r\n", "\n"), ("\r", "\n"), ("\ufeff", ""), ("\u200b", ""), ("\u00a0", " "), ("\u3000", " ")):
+        text = text.replace(strange, usual)
     return text, notes, ""
+
+
+def clock(line: str) -> float | None:
+    """The last time in a line, as seconds on some clock; None if there is none. A date without a year is fine."""
+    epoch = _EPOCH.search(line)
+    if epoch:
+        return float(epoch[1]) / (1000 if len(epoch[1].partition(".")[0]) == 13 else 1)
+    found = list(_CLOCK.finditer(line))
+    if not found:
+        return None
+    year, month, day, hours, minutes, seconds = found[-1].groups()
+    try:
+        days = (date(int(year or 2000), int(month), int(day)) - date(2000, 1, 1)).days if month else 0
+    except ValueError:
+        days = 0
+    return days * 86400 + int(hours) * 3600 + int(minutes) * 60 + float(seconds.replace(",", "."))
 
 
 def strip_colour(text: str) -> str:

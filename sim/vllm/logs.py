@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .clean import Reading, note, strip_colour, unwrap_json_lines
+from .clean import Reading, clock, note, strip_colour, unwrap_json_lines
 from .metrics import aggregate
 
 # A line that begins a record. Anything else is the rest of the line before it.
 _START = re.compile(
     r"""^\s*(?:
-      (?:\S{1,80}\s+\|\s*)?                                   # compose: service  |
+      .{0,240}?\b(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\ +\d\d-\d\d\ \d\d:\d\d:\d\d   # vLLM's own stamp, behind whatever wrapper
+      |(?:\S{1,80}\s+\|\s*)?                                   # compose: service  |
       (?:\[?\d{4}-\d\d-\d\d[T\s]|[A-Z][a-z]{2}\s+\d{1,2}\s\d\d:|\d{10,19}\s)   # a time stamp
       |(?:\S{1,80}\s+\|\s*)?(?:\([A-Za-z_]\w*(?:\ \w+=\S+)*\s+pid=\d+[^)]{0,60}\)|\([A-Za-z]\w*\ [^)]{0,60}pid=\d+[^)]{0,40}\))
       |(?:\S{1,80}\s+\|\s*)?(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|Traceback)\b
@@ -24,15 +25,11 @@ _START = re.compile(
     )""",
     re.X,
 )
-_STAMP = re.compile(
-    r"(?:(?P<y>\d{4})-)?(?P<mo>\d\d)-(?P<d>\d\d)[T ]+(?P<h>\d\d):(?P<mi>\d\d):(?P<s>\d\d(?:[.,]\d{1,9})?)"
-)
-
-
 def _field(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(" ", "").replace("<n>", r"(-?[\d,]*\.?\d+|nan|NaN|inf)"))
 
 
+_GPU_HITS = _field(r"Prefix cache hit rate: GPU: <n> %")
 _FIELDS: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("prompt_tok_s", _field(r"Avg prompt throughput: <n> tok"), 1.0),
     ("gen_tok_s", _field(r"Avg generation throughput: <n> tok"), 1.0),
@@ -44,7 +41,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("kv_usage", _field(r"GPU KV cache usage: <n> %"), 0.01),
     ("cpu_kv_usage", _field(r"CPU KV cache usage: <n> %"), 0.01),
     ("prefix_hit_rate", _field(r"(?<!External)(?:(?<!cachehit)(?<!GPU))Prefix cache hit rate: <n> %"), 0.01),
-    ("prefix_hit_rate", _field(r"Prefix cache hit rate: GPU: <n> %"), 0.01),
+    ("prefix_hit_rate", _GPU_HITS, 0.01),
     ("external_prefix_hit_rate", _field(r"External prefix cache hit rate: <n> %"), 0.01),
     ("mm_hit_rate", _field(r"MM cache hit rate: <n> %"), 0.01),
 )
@@ -64,8 +61,7 @@ _ENGINE = re.compile(r"Engine(\d{1,4}):Avg|\((?:EngineCore|DPEngineCore)[^)]*?DP
 _AGGREGATED = re.compile(r"(\d+)EnginesAggregated:")
 
 _CONFIG: tuple[tuple[str, re.Pattern[str], type], ...] = (
-    ("num_gpu_blocks", _field(r"# GPU blocks: <n>"), int),
-    ("num_gpu_blocks", _field(r"# (?:cuda|rocm) blocks: <n>"), int),
+    ("num_gpu_blocks", _field(r"# (?i:GPU|cuda|rocm) blocks: <n>"), int),
     ("num_cpu_blocks", _field(r"# CPU blocks: <n>"), int),
     ("kv_tokens", _field(r"(?:GPU|CPU) KV cache size: <n> tokens"), int),
     ("max_model_len", _field(r"Maximum concurrency for <n> tokens"), int),
@@ -135,15 +131,17 @@ _ERRORS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
         ),
         ("world_size", "num_gpus"),
     ),
+    ("too_few_gpus", _field(r"number of required GPUs exceeds the total number of available GPUs"), ()),
     ("unknown_flag", _field(r"unrecognized arguments: (--?[\w\-]+)"), ("flag",)),
     (
         "model_access",
-        re.compile(r"GatedRepoError|401ClientError|isrestricted\.Youmusthaveaccess|RepositoryNotFoundError"),
+        re.compile(r"GatedRepoError|accessagatedrepo|401ClientError|isrestricted\.Youmusthaveaccess|RepositoryNotFoundError|notavalidmodelidentifier"),
         (),
     ),
     ("port_taken", re.compile(r"\[Errno98\]|addressalreadyinuse", re.I), ()),
     ("prompt_too_long", _field(r"maximum context length is <n> tokens"), ("max_model_len",)),
     ("oom", re.compile(r"CUDAoutofmemory|OutOfMemoryError|HIPoutofmemory"), ()),
+    ("other", _field(r"Engine ?Core (?:initialization failed|failed to start|encountered a fatal error)"), ()),
 )
 _SUGGESTED = _field(r"estimated maximum model length is <n>")
 _PREEMPTED = _field(r"preempted by (?:PreemptionMode\.)?(SWAP|RECOMPUTE) mode")
@@ -152,8 +150,9 @@ _MARKS = re.compile(
     r"Avg\s?prompt\s?throughput|Running:\s*\d+\s*req|KV\s?cache\s?(?:usage|size)|#\s?GPU\s?blocks|Maximum\s?concurrency|#running-req"
     r"|Available KV cache memory|max seq len|out of memory|OutOfMemoryError|PreemptionMode|cumulative_preemption|EngineCore|\[loggers\.py"
     r"|unrecognized arguments|memory for the cache blocks|GPU memory utilization|GatedRepoError|must be divisible by tensor"
-    r"|derived max_model_len|Retract requests|retracted_reqs|max_total_num_tokens=|max_num_batched_tokens \(\d|VllmWorker|address already in use"
-    r"|maximum context length"
+    r"|derived max_model_len|Retract requests|retracted_reqs|max_total_num_tokens=|max_num_batched_tokens \(\d|VllmWorker|Prefix cache hit rate"
+    r"|maximum context length|[Aa]ddress already in use|gated repo|World size|required GPUs|valid model identifier"
+    r"|(?i:# ?(?:cuda|rocm) blocks)|Chunked prefill is enabled|non-default args|args: Namespace\(|with config:"
 )
 
 
@@ -192,21 +191,6 @@ def _value(text: str) -> float | None:
 
 def _tidy(number: float | None) -> float | int | None:
     return int(number) if number is not None and number == int(number) else number
-
-
-def _stamp(record: str) -> float | None:
-    """Seconds on some clock: the logger's own stamp if there is one, else the wrapper's."""
-    found = list(_STAMP.finditer(record[:400]))
-    if not found:
-        clock = re.search(r"(?<!\d)(\d\d):(\d\d):(\d\d)(?!\d)", record[:200])
-        return int(clock[1]) * 3600.0 + int(clock[2]) * 60 + int(clock[3]) if clock else None
-    m = found[-1]
-    return (
-        (int(m["mo"]) * 31 + int(m["d"])) * 86400.0
-        + int(m["h"]) * 3600
-        + int(m["mi"]) * 60
-        + float(m["s"].replace(",", "."))
-    )
 
 
 def read(text: str) -> Reading:
@@ -254,8 +238,10 @@ def read(text: str) -> Reading:
             key = str(int(next(g for g in who.groups() if g))) if who else "0"
             if _AGGREGATED.search(bare):
                 key = "all"
+            if "running" not in sample and key in samples:  # cut off at the end of the paste
+                continue
             samples.setdefault(key, []).append(sample)
-            stamps.setdefault(key, []).append(_stamp(record))
+            stamps.setdefault(key, []).append(clock(record[:400]))
             family = "vllm-v0" if "Pending:" in bare or "Swapped:" in bare else "vllm-v1"
             continue
         if "#running-req" in bare or "#retracted_reqs" in bare:
@@ -277,8 +263,11 @@ def read(text: str) -> Reading:
                 ):  # a prefill line says nothing of generation: what was known stays
                     sample = {**{k: v for k, v in earlier[-1].items() if k == "gen_tok_s"}, **sample}
                 earlier.append(sample)
-                stamps.setdefault(key, []).append(_stamp(record))
+                stamps.setdefault(key, []).append(clock(record[:400]))
             continue
+        hits = _GPU_HITS.search(bare)
+        if hits and "0" in samples:  # V0 prints it on a line of its own
+            samples["0"][-1]["prefix_hit_rate"] = round((_value(hits[1]) or 0.0) * 0.01, 6)
         mode = _PREEMPTED.search(bare)
         if mode:
             parse["preemption_mode"] = mode[1]

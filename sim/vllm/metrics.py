@@ -6,10 +6,13 @@ Unknown stays unknown: NaN, a ratio 0/0 and a hit rate of -1 become None, never 
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +20,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sim.sentences import Note
 
-from .clean import Reading, note
+from .clean import Reading, clock, note
 
-_NAME = r"[a-zA-Z_][a-zA-Z0-9_:]*"
+_NAME = r"[a-zA-Z_](?:[a-zA-Z0-9_:]*[a-zA-Z0-9_])?"
 _NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan)"
-_SAMPLE = re.compile(rf"({_NAME})(\{{[^\n]*\}})?\s+({_NUMBER})(?:\s+(-?\d[\d.eE+]*))?\s*(?:#.*)?$")
+_SAMPLE = re.compile(rf"({_NAME})(?:(\{{[^\n]*\}})\s*|\s+)({_NUMBER})(?:\s+(-?\d[\d.eE+]*))?\s*(?:#.*)?$")
 _FAMILY = re.compile(r"(?:ray_)?(?:vllm[:_]|sglang[:_]|tgi_|trtllm_|nv_llm_|nv_trt_llm_|sgl_router_|smg_)")
-_ROUTER = re.compile(r"^(?:vllm_router|sgl_router|smg|vllm:router)")
-_CLOCK = re.compile(r"(?<![\d:])(?:(\d{4})-(\d\d)-(\d\d)[T ])?([012]?\d):([0-5]\d):([0-5]\d(?:\.\d+)?)(?!\d)")
-_EPOCH = re.compile(r"(?<!\d)(1[5-9]\d{8}(?:\.\d+)?)(?![\d])")
+_SPELLED = re.compile(
+    rf"({_NAME})[\"'\s]*(\{{[^\n]*\}})?[\"'\s]*(?:=>|[:=|,])\s*[\"']?({_NUMBER})[\"']?\s*(?:@\[([\d.]+)\])?[,|\s]*$"
+)
+"""A sample as tables, promtool and JSON write it."""
+_SERIES = re.compile(rf"{_NAME}(?:\{{[^\n]*\}})?")
+_NAMELESS = re.compile(r'\{__name__="([\w:]+)",?\s*')
+_LATER = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|秒|分)\w*\s*(?:later|after|后|之后)", re.I)
 
 # Name after the prefix -> our key. Several names for one thing: the first that is present counts.
 _GAUGES = {
@@ -66,11 +73,25 @@ _HISTOGRAMS = {
     "queue_time_seconds": "queue", "request_mean_time_per_token_duration": "tpot", "request_queue_duration": "queue",
     "request_duration": "e2e", "request_inference_duration": "inference",
 }
+_KNOWN = _GAUGES.keys() | _COUNTERS.keys()
 _TOKEN_HISTOGRAMS = {"prompt", "output", "step_tokens"}
 _NIM = {
     "num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc", "num_request_max", "prompt_tokens_total",
     "generation_tokens_total", "request_success_total", "request_failure_total", "kv_cache_usage_perc",
     "num_preemptions_total",
+}
+_OTHERS = {
+    "sglang-router": ("sgl_router", "smg_"), "sglang": ("sglang:", "sglang_"), "tgi": ("tgi_",),
+    "trtllm": ("trtllm_", "nv_llm_", "nv_trt_llm_"), "vllm-router": ("vllm_router",),
+}
+_SUMMED = {"running", "waiting", "swapped", *(v for v in _COUNTERS.values() if v.endswith("_total"))}
+_V0 = {
+    "num_requests_swapped", "cpu_cache_usage_perc", "gpu_prefix_cache_hit_rate", "cpu_prefix_cache_hit_rate",
+    "avg_generation_throughput_toks_per_s", "gpu_cache_usage_perc",
+}
+_V1 = {
+    "kv_cache_usage_perc", "prefix_cache_queries_total", "prefix_cache_queries", "gpu_prefix_cache_queries_total",
+    "gpu_prefix_cache_queries", "num_requests_waiting_by_reason", "inter_token_latency_seconds_count", "engine_sleep_state",
 }
 _WHERE = (
     "model_name", "model", "modelName", "instance", "pod", "server", "worker", "ReplicaId", "replica", "deployment",
@@ -110,7 +131,7 @@ def looks_like_metrics(text: str) -> bool:
 
 def _candidate(line: str) -> str | None:
     """The sample in a line that may carry a prompt, a grep prefix or an exemplar; None if there is none."""
-    bare = line.strip().strip("|`").strip()
+    bare = line.strip().strip("|`\"',").strip()
     if not bare or bare.startswith("#") or len(bare) > 20_000:
         return None
     found = _FAMILY.search(bare)
@@ -123,7 +144,9 @@ def _candidate(line: str) -> str | None:
         bare = bare[: cut.start()]
     match = _SAMPLE.match(bare)
     if not match:
-        return None
+        match = _SPELLED.match(bare)
+        if not match or _bare(match[1]) not in _KNOWN:
+            return None
     name, labels, value, stamp = match.groups()
     if labels and ("'" in labels or "“" in labels or "”" in labels):
         labels = labels.replace("“", '"').replace("”", '"')
@@ -159,17 +182,6 @@ def _read(lines: list[str]) -> list[Sample]:
         return samples
 
 
-def _clock(line: str) -> float | None:
-    epoch = _EPOCH.search(line)
-    if epoch:
-        return float(epoch[1])
-    clock = _CLOCK.search(line)
-    if not clock:
-        return None
-    day = int(clock[3] or 0) + 31 * int(clock[2] or 0)
-    return day * 86400 + int(clock[4]) * 3600 + int(clock[5]) * 60 + float(clock[6])
-
-
 def _join_wrapped(lines: Iterable[str]) -> list[str]:
     """Put together what a narrow terminal broke: a sample without its value takes the lines that follow."""
     out: list[str] = []
@@ -178,7 +190,7 @@ def _join_wrapped(lines: Iterable[str]) -> list[str]:
         bare = line.strip()
         if open_line and bare and not bare.startswith("#") and not _FAMILY.match(bare):
             out[-1] += line.strip("\n") if line[:1] == " " else bare
-            open_line = 0 if re.search(rf"\}}\s+{_NUMBER}\s*$", out[-1]) else open_line - 1
+            open_line = 0 if re.search(rf"\}}\s*{_NUMBER}\s*$", out[-1]) else open_line - 1
             continue
         out.append(line)
         broken = _FAMILY.search(bare[:200]) and "{" in bare and not re.search(r"\}\s+\S", bare)
@@ -202,11 +214,18 @@ def pages(text: str, first_only: bool = False) -> list[Page]:
         clean, seen = [], set()
 
     next_stamp: float | None = None
+    text = _NAMELESS.sub(r"\1{", text)
+    text = re.sub(r" (?=(?:vllm|sglang):\w+\{)", "\n", text)  # where the ends of lines were lost
     for line in _join_wrapped(text.split("\n")):
         sample = _candidate(line)
         if sample is None:
             if not line.lstrip().startswith(("# HELP", "# TYPE", "# UNIT")) and len(line) < 200:
-                next_stamp = _clock(line) if _clock(line) is not None else next_stamp
+                later = _LATER.search(line)
+                if later:
+                    stamp = stamp or 0.0
+                    next_stamp = stamp + float(later[1]) * (60 if later[2].lower() in ("min", "分") else 1)
+                else:
+                    next_stamp = next_stamp if clock(line) is None else clock(line)
             continue
         series = sample[: sample.rindex("}") + 1] if "}" in sample else sample.split(" ", 1)[0]
         if series in seen:
@@ -226,28 +245,60 @@ def pages(text: str, first_only: bool = False) -> list[Page]:
 
 def _wanted(series: str) -> bool:
     name = series.split("{", 1)[0]
-    if name.endswith("_created"):
-        return False
-    return (
-        bool(_FAMILY.match(name))
-        or name in _NIM
-        or name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") in _HISTOGRAMS
-    )
+    known = re.sub(r"_(?:bucket|sum|count)$", "", _bare(name)) in _HISTOGRAMS
+    if name.endswith("_bucket") or not _FAMILY.match(name):
+        return known or name in _NIM
+    return not name.endswith("_created")
 
 
-def from_query_result(data: Any) -> list[Page]:
-    """The scrapes in the JSON of Prometheus' own /api/v1/query answer (instant vectors)."""
+def _line(labels: Mapping[str, Any], value: Any, stamp: float | None = None) -> str:
+    """A sample as /metrics writes it. labels: with the name as "__name__"; stamp: in s."""
+    inside = ",".join(f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items() if k != "__name__")
+    return f"{labels.get('__name__', '')}{{{inside}}} {value}" + (f" {int(stamp * 1000)}" if stamp is not None else "")
+
+
+def from_json(data: Any) -> str:
+    """JSON that holds samples as /metrics text: an answer of Prometheus' /api/v1/query or query_range, or names and values."""
     try:
-        rows = data["data"]["result"]
-        samples = []
+        if "data" not in data:
+            return "\n".join(f"{name} {value}" for name, value in data.items() if _FAMILY.match(name))
+        points = [
+            (float(at), row["metric"], value)
+            for row in data["data"]["result"] for at, value in (row["values"] if "values" in row else [row["value"]])
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return ""
+    times = sorted({at for at, _, _ in points})
+    wanted = {*times[:1], *times[-15:]}
+    return "\n".join(_line(labels, value, at) for at, labels, value in sorted(points, key=lambda p: p[0]) if at in wanted)
+
+
+def from_csv(text: str) -> str:
+    """A table as /metrics text: a column a series and a row a time (Grafana), or a row a sample (name, value, labels)."""
+    rows = csv.reader(text.strip().split("\n"))
+    try:
+        header = next(rows)
+        series = {i: name for i, name in enumerate(header) if _FAMILY.match(name) and _SERIES.fullmatch(name)}
+        long = {"value"} < set(header) and not {"__name__", "name"}.isdisjoint(header)
+        if not (long or (series and len(header) > 1)):
+            return ""
+        out = []
         for row in rows:
-            stamp, value = row["value"] if "value" in row else row["values"][-1]
-            labels = {k: v for k, v in row["metric"].items() if k != "__name__"}
-            samples.append(Sample(row["metric"].get("__name__", ""), labels, float(value), float(stamp)))
-        page = Page([s for s in samples if _wanted(s.name)])
-    except (KeyError, TypeError, ValueError, IndexError):
-        return []
-    return [page] if page.samples else []
+            if long:
+                labels = dict(zip(header, row, strict=False))
+                name, value = labels.pop("__name__", labels.pop("name", "")), labels.pop("value", "")
+                out.append(_line({"__name__": name, **labels}, value, clock(labels.pop("timestamp", ""))))
+            else:
+                out.append(row[0])
+                out += [f"{name} {_share(row[i])}" for i, name in series.items() if i < len(row) and row[i].strip()]
+    except (csv.Error, StopIteration):
+        return ""
+    return "\n".join(out)
+
+
+def _share(cell: str) -> str:
+    """"42%" -> "0.42"."""
+    return re.sub(r"^([\d.]+) ?%$", lambda m: str(float(m[1]) / 100), cell.strip())
 
 
 # ---------------------------------------------------------------------------------------------- samples -> figures
@@ -267,38 +318,16 @@ def family(samples: Iterable[Sample]) -> str:
     """Whose page this is: vllm-v0, vllm-v1, vllm-router, sglang, sglang-router, tgi, nim, trtllm."""
     names = {s.name for s in samples}
     bare = {_bare(n) for n in names}
-    if any(n.startswith(("sgl_router", "smg_")) for n in names):
-        return "sglang-router"
-    if any(n.startswith(("sglang:", "sglang_")) for n in names):
-        return "sglang"
-    if any(n.startswith("tgi_") for n in names):
-        return "tgi"
-    if any(n.startswith(("trtllm_", "nv_llm_", "nv_trt_llm_")) for n in names):
-        return "trtllm"
-    if any(n.startswith("vllm_router") for n in names) or "current_qps" in bare or "healthy_pods_total" in bare:
+    for whose, starts in _OTHERS.items():
+        if any(n.startswith(starts) for n in names):
+            return whose
+    if not bare.isdisjoint(("current_qps", "healthy_pods_total")):
         return "vllm-router"
     if not any("vllm" in n for n in names):
         return "nim"
-    v0 = {
-        "num_requests_swapped",
-        "cpu_cache_usage_perc",
-        "gpu_prefix_cache_hit_rate",
-        "cpu_prefix_cache_hit_rate",
-        "avg_generation_throughput_toks_per_s",
-    }
-    v1 = {
-        "kv_cache_usage_perc",
-        "prefix_cache_queries_total",
-        "gpu_prefix_cache_queries_total",
-        "num_requests_waiting_by_reason",
-        "inter_token_latency_seconds_count",
-        "engine_sleep_state",
-        "prefix_cache_queries",
-        "gpu_prefix_cache_queries",
-    }
-    if bare & v1 or any("engine" in s.labels for s in samples):
+    if bare & _V1 or any("engine" in s.labels for s in samples):
         return "vllm-v1"
-    return "vllm-v0" if bare & v0 or "gpu_cache_usage_perc" in bare else "vllm-v1"
+    return "vllm-v0" if bare & _V0 else "vllm-v1"
 
 
 def _engine_keys(samples: list[Sample]) -> dict[int, str]:
@@ -309,23 +338,16 @@ def _engine_keys(samples: list[Sample]) -> dict[int, str]:
         values = {s.labels[label] for s in gauges if label in s.labels}
         if len(values) > 1 and (not places or label not in ("instance", "namespace", "job", "NodeAddress", "WorkerId")):
             places.append(label)
-    if len(places) > 1 and places[0] in (
-        "model_name",
-        "model",
-    ):  # a model is no place if another label tells them apart
+    if len(places) > 1 and places[0] in ("model_name", "model"):  # no place, if another label tells them apart
         finer = {tuple(s.labels.get(p, "") for p in places[1:]) for s in gauges}
         both = {tuple(s.labels.get(p, "") for p in places) for s in gauges}
         if len(finer) == len(both):
             places = places[1:]
-    keys = {}
+    keys, named = {}, any("engine" in s.labels for s in gauges)
     for i, s in enumerate(samples):
         engine = s.labels.get("engine", s.labels.get("engine_index", s.labels.get("dp_rank", "0")))
         where = [s.labels[p] for p in places[:2] if p in s.labels and p != "dp_rank"]
-        keys[i] = (
-            "/".join([*where, engine])
-            if where and any("engine" in s.labels for s in gauges)
-            else ("/".join(where) if where else engine)
-        )
+        keys[i] = "/".join([*where, engine] if named or not where else where)
     return keys
 
 
@@ -347,21 +369,8 @@ def _engine_figures(samples: list[Sample], unknown: list[Note], who: str) -> dic
     chosen: dict[str, tuple[int, str]] = {}
     histograms: dict[str, dict[str, Any]] = {}
     order = {name: i for i, name in enumerate([*_GAUGES, *_COUNTERS])}
-    summed = {
-        "running",
-        "waiting",
-        "swapped",
-        "requests_total",
-        "preemptions_total",
-        "prompt_tokens_total",
-        "generation_tokens_total",
-        "rejections_total",
-        "failures_total",
-    }
     for s in samples:
         name = _bare(s.name)
-        if s.name.endswith("_created"):
-            continue
         stem, part = name, ""
         for suffix in ("_bucket", "_sum", "_count"):
             if name.endswith(suffix):
@@ -382,7 +391,7 @@ def _engine_figures(samples: list[Sample], unknown: list[Note], who: str) -> dic
             figures[f"waiting_{s.labels.get('reason', 'other')}"] = _number(s.value)
             continue
         key = _GAUGES.get(name) or _COUNTERS.get(name)
-        if key is None or (name in ("iteration_tokens_total",)):
+        if key is None:
             continue
         rank = (order[name], name)
         value = _number(s.value)
@@ -391,25 +400,26 @@ def _engine_figures(samples: list[Sample], unknown: list[Note], who: str) -> dic
         if key == "prefix_hit_rate" and value is not None and value < 0:
             value = None
             unknown.append(note("no_prefix_caching", name=s.name, value=s.value))
+        if key == "kv_usage" and value is not None and value > 1:
+            unknown.append(note("percent", name=s.name, value=s.value))
+            value /= 100
         if key not in chosen or rank < chosen[key]:
             chosen[key] = rank
             figures[key] = value
         elif rank == chosen[key]:  # the same series under other labels (pid, finished_reason): counts add, shares don't
             old = figures[key]
             if value is not None and old is not None:
-                figures[key] = old + value if key in summed or key.startswith("_") else max(old, value)
+                figures[key] = old + value if key in _SUMMED or key.startswith("_") else max(old, value)
             elif value is not None:
                 figures[key] = value
-    for label in ("", "gpu_", "ext_", "mm_"):
+    reasons = [v for k, v in figures.items() if k.startswith("waiting_") and v is not None]
+    if reasons and "waiting" not in figures:
+        figures["waiting"] = sum(reasons)
+    for label, key in (("", "prefix"), ("gpu_", "prefix"), ("ext_", "external_prefix"), ("mm_", "mm")):
         queries, hits = figures.pop(f"_{label}queries", None), figures.pop(f"_{label}hits", None)
         if queries is None and hits is None:
             continue
-        key = {
-            "": "prefix_hit_rate",
-            "gpu_": "prefix_hit_rate",
-            "ext_": "external_prefix_hit_rate",
-            "mm_": "mm_hit_rate",
-        }[label]
+        key += "_hit_rate"
         if figures.get(key) is None:
             figures[key] = round(hits / queries, 4) if queries and hits is not None else None
             if not queries:
@@ -436,16 +446,9 @@ def _config(samples: list[Sample]) -> dict[str, Any]:
     for s in samples:
         if _bare(s.name) not in ("cache_config_info", "cache_config"):
             continue
-        for name, kind in (
-            ("num_gpu_blocks", int),
-            ("num_cpu_blocks", int),
-            ("block_size", int),
-            ("gpu_memory_utilization", float),
-        ):
-            try:
-                config[name] = kind(s.labels[name])
-            except (KeyError, ValueError):
-                continue
+        for name in ("num_gpu_blocks", "num_cpu_blocks", "block_size", "gpu_memory_utilization"):
+            with suppress(KeyError, ValueError):
+                config[name] = (float if name == "gpu_memory_utilization" else int)(s.labels[name])
         if s.labels.get("enable_prefix_caching") in ("True", "False"):
             config["enable_prefix_caching"] = s.labels["enable_prefix_caching"] == "True"
         if s.labels.get("cache_dtype", "None") != "None":
@@ -473,15 +476,7 @@ def _lora(samples: list[Sample]) -> dict[str, Any] | None:
 def aggregate(engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Sums of counts over the engines, and the mean and largest KV usage; a sum with an unknown part is unknown."""
     result: dict[str, Any] = {}
-    for key in (
-        "running",
-        "waiting",
-        "waiting_capacity",
-        "waiting_deferred",
-        "preemptions_total",
-        "gen_tok_s",
-        "prompt_tok_s",
-    ):
+    for key in ("running", "waiting", "waiting_capacity", "waiting_deferred", "preemptions_total", "gen_tok_s", "prompt_tok_s"):
         values = [e[key] for e in engines.values() if key in e]
         if values:
             result[key] = None if any(v is None for v in values) else sum(values)
@@ -492,9 +487,9 @@ def aggregate(engines: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def read(text: str, scrapes: list[Page] | None = None) -> Reading:
+def read(text: str) -> Reading:
     """Everything a pasted /metrics text says. `parse` is None if it holds no sample of an inference server."""
-    found = pages(text) if scrapes is None else scrapes
+    found = pages(text)
     if not found:
         return Reading(None)
     reading = Reading({})

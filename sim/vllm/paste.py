@@ -81,12 +81,12 @@ def diagnose(data: bytes | str) -> Report:
 
 def _recognise(text: str) -> Report:
     text = strip_colour(text)
-    stripped = text.lstrip()
-    if stripped.startswith("{") and len(stripped) < 400_000:
-        special = _json(stripped)
-        if special:
-            return special
+    brace = re.search(r"^\s*\{", text[:400_000], re.M)
+    special = _json(text[brace.end() - 1 :]) if brace else None
+    if special:
+        return special
     flat, _ = unwrap_json_lines(text)
+    flat = metrics.from_csv(flat) or flat
     if metrics.looks_like_metrics(flat):
         return _metrics(flat)
     log, command = logs.looks_like_log(flat), serve.looks_like_serve(flat)
@@ -103,14 +103,12 @@ def _recognise(text: str) -> Report:
 
 def _json(text: str) -> Report | None:
     try:
-        data = json.loads(text)
+        data, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(data, dict):
-        return None
-    found = metrics.from_query_result(data)
-    if found:
-        return _finish_metrics(metrics.read("", found))
+    samples = metrics.from_json(data)
+    if samples:
+        return _metrics(samples)
     if "num_hidden_layers" in data or "architectures" in data or isinstance(data.get("text_config"), dict):
         keep = {
             k: v
@@ -119,7 +117,7 @@ def _json(text: str) -> Report | None:
         }
         report = Report(parse=keep, kind="model_config", what="config.json of a model")
         try:
-            report.settings = {"model": model_from_config(text)}
+            report.settings = {"model": model_from_config(json.dumps(data))}
         except (SimError, ValueError, KeyError, TypeError) as error:
             report.errors.append(note("said", words=str(error)))
         return report
@@ -182,7 +180,7 @@ def _nothing(text: str) -> Report:
     head = text[:4000].lstrip().lower()
     if re.match(r"<!doctype|<html|<head|<body|<\?xml|<svg", head) or "</html>" in text[-4000:].lower():
         return _no("metrics", "html", "no samples", note("html"))
-    if re.search(r"(?m)^(?:# (?:HELP|TYPE) |[a-z_:][\w:]*(?:\{[^}\n]{0,2000}\})? [\d.+\-eEInfNa]{1,30}$)", text[:200_000]):
+    if re.search(r"(?m)^(?:# (?:HELP|TYPE) |(?:[\w:]+\{[^}\n]{0,2000}\}|[a-z_:][\w:]*) [\d.+\-eEInfNa]{1,30}$)", text[:200_000]):
         return _no("metrics", "metrics", "no samples", note("other_metrics"))
     if re.search(r"curl: \(\d+\)|connection refused|404 page not found|502 bad gateway|not found", head):
         return _no("metrics", "error", "no samples", note("curl_error"))

@@ -1,9 +1,10 @@
-"""The sweet spot: the tuning path, both experiments, a map, targets, and the curve that sums it up [lesson 2.3.6, 2.3.7]."""
+"""The sweet spot: the tuning path, both experiments, a map, a search, targets, and the curve that sums it up [lesson 2.3.6, 2.3.7]."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -12,8 +13,7 @@ from sim.engine import simulate
 from sim.presets import presets
 from sim.results import Run, Summary
 from sim.scenario import Scenario, SimError
-from sim.sweep import Answer, Tried, grid, search, sweep
-from sim.vllm import export
+from sim.sweep import Answer, Tried, changed, every, judge, search, splits, sweep
 from ui import charts, controls, frame, lesson, narration, series, state, sweep_map, terms
 from ui.text import count, percent, seconds, t
 
@@ -24,13 +24,21 @@ AXES: dict[str, tuple[Any, ...]] = {
     "max_num_batched_tokens": (512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240, 12_288, 14_336, 16_384),
     "num_gpu_blocks_override": tuple(range(1500, 9001, 500)),
     "gpu_memory_utilization": tuple(n / 100 for n in range(22, 98, 5)),
+    "tensor_parallel_size": (1, 2, 4, 8),
+    "data_parallel_size": (1, 2, 3, 4, 5, 6, 7, 8),
     "long_prefill_token_threshold": (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096),
     "num_clients": (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 480, 512),
     "prompt_tokens": (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024, 1536, 2048),
     "output_tokens": (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 512),
 }
 """What a map can go over."""
-SIZES = (4, 8, 16)
+SIZES = ("4", "8", "16")
+SEARCHED: dict[str, tuple[Any, ...]] = {
+    "max_num_seqs": (32, 64, 96, 128, 192, 256), "max_num_batched_tokens": (512, 1024, 2048, 4096),
+    "gpu_memory_utilization": (0.85, 0.9, 0.95), "long_prefill_token_threshold": (0, 512, 1024),
+}
+"""What a search goes over beside the split of the GPUs."""
+NO_PREEMPTION = {"preemptions": 0.0}
 LOADS = (0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)  # of what continuous batching completes when flooded
 KNEE = 3.0  # a curve has its knee where P99 passes this multiple of P99 at the lightest load
 SHARE = 0.95  # of what a search finds: the throughput that is asked for
@@ -45,6 +53,11 @@ TARGETS = Scenario(  # few seats: a queue; many: preemptions; a large token budg
     enable_prefix_caching=False, num_gpu_blocks_override=9000, scheduler_reserve_full_isl=False, max_num_seqs=64,
     max_num_batched_tokens=8192, slo_ttft_s=2.0, slo_tpot_s=0.05,
 )
+CLUSTER = Scenario(  # some prompts are long; 1 GPU has hardly room for the weights, 8 as one engine wait for each other
+    arrival="closed", num_clients=500, think_time_s=5.0, duration_s=20.0, lengths="mixture", prompt_tokens=600, output_tokens=200,
+    long_prompt_tokens=8000, model="Qwen3-32B", tensor_parallel_size=2, data_parallel_size=4, max_model_len=16_384,
+    enable_prefix_caching=False, slo_ttft_s=2.0, slo_tpot_s=0.1,
+)
 STREAM = Scenario(
     duration_s=60.0, prompt_tokens=256, output_tokens=128, prompt_cv=0.5, output_cv=1.0, max_num_seqs=64,
     max_num_batched_tokens=2048, max_model_len=8192, static_timeout_s=0.5,
@@ -57,10 +70,11 @@ SCENES = (
     lesson.Scene("first", FIRST_B, FIRST_A, guess=lesson.Guess(1.0, 4.0, 0.1, "×")),
     lesson.Scene("second", SECOND_B, SECOND_A, ("better", "same", "worse")),
     lesson.Scene("map", CLIMB, None, ("low", "middle", "high")),
+    lesson.Scene("search", CLUSTER, None, ("tp1", "tp2", "tp4", "tp8")),
     lesson.Scene("targets", TARGETS, None, ("seats", "tokens", "both")),
     lesson.Scene("knee", STREAM, None, guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
 )
-EXTRA: dict[str, state.Extra] = {"across": "max_num_seqs", "up": "max_num_batched_tokens", "metric": "qps", "cells": "8"}
+EXTRA: dict[str, state.Extra] = {"across": "max_num_seqs", "up": "max_num_batched_tokens", "metric": "qps", "cells": "8", "gpus": "8"}
 
 
 @st.cache_data(max_entries=600, show_spinner=False)
@@ -88,25 +102,14 @@ def searched(key: str, _base: Scenario, limits: tuple[tuple[str, float], ...]) -
 def found_by_search(b: Scenario, **limits: float) -> Answer | None:
     base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
     with st.spinner(t("sweet_spot.searching")):
-        return searched(state.run_key(base), base, tuple({"preemptions": 0.0, **limits}.items()))
+        return searched(state.run_key(base), base, tuple({**NO_PREEMPTION, **limits}.items()))
 
 
-def proof(answer: Answer) -> None:
-    """What a search found, the neighbour on each side that is worse, and the command that makes this server."""
-    rows = [(t("sweet_spot.side_best"), answer.best)]
-    rows += [(t(f"sweet_spot.side_{side}", name=name), tried) for name, sides in answer.neighbours.items()
-             for side, tried in zip(("lower", "higher"), sides, strict=True) if tried]
-    columns: dict[str, list[str]] = {t("sweet_spot.col_what"): [words for words, _ in rows]}
-    for name in answer.best.changes:
-        columns[name] = [f"{tried.changes[name]:,}" for _, tried in rows]
-    told = {name: [getattr(tried.result, name, float("nan")) for _, tried in rows]
-            for name in dict.fromkeys(("qps", "e2e_p99", *answer.limits))}
-    for name, values in told.items():
-        words = seconds if name.endswith("p99") else count
-        columns[t(f"sweet_spot.col_{name}")] = [words(v) if v == v else "–" for v in values]
-    st.table(columns)
-    st.caption(t("sweet_spot.serve_line"))
-    st.code(str(export.command_line(answer.scenario)), language="bash", wrap_lines=True)
+def tiles(b: Scenario) -> None:
+    """What a scenario comes to, before anything is changed."""
+    if now := measure(b):
+        frame.tiles([("qps", now.qps, None, "req/s", 1), ("e2e_p99", now.e2e_p99, None, "s", -1), ("ttft_p99", now.ttft_p99, None, "s", -1),
+                     ("itl_p99", now.itl_p99, None, "s", -1), ("preemptions", now.preemptions, None, "", -1)])
 
 
 # --- the climb ------------------------------------------------------------------------------------------------------
@@ -119,21 +122,25 @@ def climb(flow: lesson.Flow) -> None:
     if LADDER[at] not in runs:
         st.warning(t("sweet_spot.no_run"))
         return
-    now, best = runs[LADDER[at]], max((n for n, s in runs.items() if not s.preemptions), key=lambda n: runs[n].qps, default=0)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.button(t("sweet_spot.knob_raise"), icon=":material/stairs:", key="climb_up", on_click=state.change,
-                  disabled=at + 1 >= len(LADDER) or now.preemptions > 0 or now.waiting_mean < 1,
-                  kwargs={"max_num_seqs": LADDER[min(at + 1, len(LADDER) - 1)]})
-        st.button(t("sweet_spot.knob_back"), icon=":material/undo:", key="climb_down", disabled=at == 0,
-                  on_click=state.change, kwargs={"max_num_seqs": LADDER[max(at - 1, 0)]})
-        controls.choice("preemption_mode")
-    frame.note(verdict(b, LADDER[at], now, runs))
+    best = max((n for n, s in runs.items() if not s.preemptions), key=lambda n: runs[n].qps, default=0)
+    if flow.revealed:
+        lesson.bench(flow, {"preemption_mode": partial(controls.choice, "preemption_mode")})
+    else:
+        now = runs[LADDER[at]]
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+            st.button(t("sweet_spot.knob_raise"), icon=":material/stairs:", key="climb_up", on_click=state.change,
+                      disabled=at + 1 >= len(LADDER) or now.preemptions > 0 or now.waiting_mean < 1,
+                      kwargs={"max_num_seqs": LADDER[min(at + 1, len(LADDER) - 1)]})
+            st.button(t("sweet_spot.knob_back"), icon=":material/undo:", key="climb_down", disabled=at == 0,
+                      on_click=state.change, kwargs={"max_num_seqs": LADDER[max(at - 1, 0)]})
+        frame.note(verdict(b, LADDER[at], runs))
     steps, each = list(runs), list(runs.values())
     wide, *narrow = st.columns([4, 2, 2, 2], gap="medium")
     with wide:
         charts.curve(
             t("sweet_spot.chart_climb"), [charts.Line([s.qps for s in each], [s.e2e_p99 for s in each], "decode")],
-            x_title=t("sweet_spot.axis_qps"), marks=named(steps, each), x_end=max(s.qps for s in each) * 1.15, height=lesson.PICTURE,
+            x_title=t("sweet_spot.axis_qps"), marks=[(s.qps, s.e2e_p99, str(n)) for n, s in runs.items()],
+            x_end=max(s.qps for s in each) * 1.15, height=lesson.PICTURE,
             alt=t("sweet_spot.alt_climb", points=", ".join(map(str, steps)), best=best), key="climb",
         )
     for place, (title, colour, values, share) in zip(narrow, (
@@ -148,36 +155,36 @@ def climb(flow: lesson.Flow) -> None:
                             f"{n}: {(percent if share else count)(v)}" for n, v in zip(steps, values, strict=True))))
     if not flow.revealed:
         return lesson.end(flow)
+    stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
     answer = found_by_search(b)
-    explain = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{now.num_gpu_blocks:,}")]
+    explain = [verdict(b, stop, runs)]
     if answer and answer.feasible and best:
-        explain.insert(0, t(
-            "sweet_spot.search_says", runs=len(answer.runs), all=len(FINE["max_num_seqs"]) * len(FINE["max_num_batched_tokens"]),
-            climb=best, climb_qps=runs[best].qps, climb_p99=seconds(runs[best].e2e_p99), qps=answer.best.result.qps,
-            p99=seconds(answer.best.result.e2e_p99), changes=narration.settings(answer.scenario, b.but(max_num_seqs=best)) or best,
-        ))
-    history = frame.badge("history") + " " + t("sweet_spot.swap_history") if b.preemption_mode == "swap" else ""
-    lesson.end(flow, explain="\n\n".join(explain), note=history)
+        explain.append(against(answer, best, runs[best], b))
+    note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
+    if b.preemption_mode == "swap":
+        note.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
+    lesson.end(flow, explain="\n\n".join(explain), note="\n\n".join(note))
     if flow.step == "next" and answer:
-        proof(answer)
+        sweep_map.proof(answer)
         st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
 
 
-def named(steps: list[int], runs: list[Summary]) -> list[tuple[float, float, str]]:
-    """The points of the path; those that would write over each other share a name."""
-    marks: list[tuple[float, float, str]] = []
-    wide, high = max(s.qps for s in runs), max(s.e2e_p99 for s in runs)
-    for n, s in zip(steps, runs, strict=True):
-        if marks and abs(marks[-1][0] - s.qps) < 0.05 * wide and abs(marks[-1][1] - s.e2e_p99) < 0.06 * high:
-            x, y, word = marks.pop()
-            marks += [(x, y, ""), (s.qps, s.e2e_p99, f"{word}, {n}")]
-        else:
-            marks.append((s.qps, s.e2e_p99, str(n)))
-    return marks
+def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> str:
+    """What a search over both budgets finds, against where the climb stops: more throughput has its price."""
+    found = answer.best.result
+    assert isinstance(found, Summary)
+    more, longer = found.qps / climbed.qps - 1, found.e2e_p99 / climbed.e2e_p99 - 1
+    kind = "same" if more < 0.005 else "costs" if longer > 0.005 else "gains"
+    return t(
+        f"sweet_spot.search_{kind}", runs=len(answer.runs), all=len(FINE["max_num_seqs"]) * len(FINE["max_num_batched_tokens"]),
+        climb=best, climb_qps=climbed.qps, climb_p99=seconds(climbed.e2e_p99), qps=found.qps, p99=seconds(found.e2e_p99), more=more,
+        longer=longer, changes=narration.settings(answer.scenario, b.but(max_num_seqs=best)),
+    )
 
 
-def verdict(b: Scenario, n: int, now: Summary, runs: dict[int, Summary]) -> str:
+def verdict(b: Scenario, n: int, runs: dict[int, Summary]) -> str:
     """What the rule says at this step: raise, or stop and why."""
+    now = runs[n]
     here = t("sweet_spot.step_now", value=n, qps=now.qps, p99=seconds(now.e2e_p99), waiting=now.waiting_mean, gpu=now.gpu_compute,
              preemptions=now.preemptions)
     below = [m for m in runs if m < n and not runs[m].preemptions]
@@ -200,15 +207,12 @@ def verdict(b: Scenario, n: int, now: Summary, runs: dict[int, Summary]) -> str:
 
 
 def experiment(flow: lesson.Flow) -> None:
-    if lesson.bench(flow):
-        left, right = st.columns(2, gap="medium")
-        with left:
-            controls.knob("max_num_seqs", list(LADDER))
-        with right:
-            if flow.name == "second":
-                controls.choice("preemption_mode")
-            else:
-                controls.knob("num_clients", [100, 200, 300, 400, 600])
+    if flow.name == "first":
+        lesson.bench(flow, {"max_num_seqs": LADDER, "num_clients": [100, 200, 300, 400, 600]},
+                     [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)])
+    else:
+        lesson.bench(flow, {"max_num_seqs": LADDER, "preemption_mode": partial(controls.choice, "preemption_mode")},
+                     [(t(f"sweet_spot.try_{mode}"), {"preemption_mode": mode}) for mode in ("swap", "recompute")])
     run_b, run_a = state.runs(flow.s)
     sb, sa = run_b.summary(), run_a.summary()
     shown = sb if flow.revealed else sa
@@ -238,9 +242,6 @@ def experiment(flow: lesson.Flow) -> None:
     else:
         note = t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" + frame.badge("history") + " " + t("sweet_spot.swap_history")
     lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a), note=note, run=run_b)
-    if flow.revealed:
-        modes = [(t(f"sweet_spot.try_{mode}"), {"preemption_mode": mode}) for mode in ("swap", "recompute")]
-        lesson.presets(modes if flow.name == "second" else [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)], key=flow.name)
 
 
 def queue(run: Run) -> float:
@@ -275,71 +276,78 @@ def second_rows(b: Scenario, a: Scenario, sb: Summary, sa: Summary) -> list[tupl
 
 
 def values_of(name: str, cells: int) -> list[Any]:
-    """So many values of an axis, evenly spaced in its list."""
-    return [AXES[name][round(i * (len(AXES[name]) - 1) / (cells - 1))] for i in range(cells)]
+    """So many values of an axis (or all that it has), evenly spaced in its list."""
+    some = min(cells, len(AXES[name]))
+    return [AXES[name][round(i * (len(AXES[name]) - 1) / (some - 1))] for i in range(some)]
 
 
 def atlas(flow: lesson.Flow) -> None:
     b, extra = flow.s.b, flow.s.extra
-    row = st.columns([3, 3, 3, 2, 5], vertical_alignment="bottom", gap="small")
-    names = {}
+    if not flow.revealed:
+        lesson.bench(flow)
+        tiles(b)
+        lesson.covered()
+        return lesson.end(flow)
+    row = st.columns([3, 3, 3, 2, 3], vertical_alignment="bottom", gap="small")
+    names = []
     for place, which, other in ((row[0], "across", "up"), (row[1], "up", "across")):
         with place:
-            names[which] = pick(which, [n for n in AXES if n != extra[other]], lambda n: state.label(n).strip("`"))
+            names.append(pick(which, [n for n in AXES if n != extra[other]], lambda n: state.label(n).strip("`")))
     with row[2]:
         metric = pick("metric", list(sweep_map.METRICS), lambda m: t(f"sweet_spot.map_{m}"))
     with row[3]:
-        size = int(pick("cells", [str(n) for n in SIZES], lambda n: f"{n} × {n}"))
-    axes = {name: values_of(name, size) for name in (names["across"], names["up"])}
+        size = int(pick("cells", list(SIZES), lambda n: f"{n} × {n}"))
+    axes = {name: values_of(name, size) for name in names}
     memory = {"num_gpu_blocks_override": 0} if "gpu_memory_utilization" in axes and "num_gpu_blocks_override" not in axes else {}
     base = b.but(**memory, **{name: values[0] for name, values in axes.items()})
-    held = st.session_state.get("sweet_map")
-    of = f"{state.run_key(base)}|{size}|{'|'.join(axes)}"
-    if held is None or held["of"] != of:
-        held = st.session_state["sweet_map"] = {"of": of, "done": {}, "failed": set(), "todo": "map" if flow.revealed else "", "answer": None}
-    elif flow.revealed and not held["done"] and not held["todo"] and not held.get("stopped"):
-        held["todo"] = "map"  # the first time one needs not ask for it
-    done: dict[sweep_map.Cell, Summary] = held["done"]
-    total = size * size
-    with row[4], st.container(horizontal=True, gap="small"):
-        if held["todo"]:
-            st.button(t("sweet_spot.map_stop"), icon=":material/stop:", key="map_stop", on_click=stop)
-        else:
-            left = total - len(done) - len(held["failed"])
-            st.button(t("sweet_spot.map_run", n=left), icon=":material/grid_on:", key="map_run", disabled=not left,
-                      on_click=held.update, kwargs={"todo": "map"})
-            st.button(t("sweet_spot.map_search"), icon=":material/search:", key="map_search", on_click=held.update, kwargs={"todo": "search"})
-    if held["todo"]:
-        work(held, base, axes)
-    if not flow.revealed:
-        lesson.covered(lesson.PICTURE)
-        return lesson.end(flow)
-    kept = {c: s for c, s in done.items() if not s.preemptions and s.drained}
-    here = tuple(getattr(b, name) for name in axes)
+    job = sweep_map.job("map", f"{state.run_key(base)}|{size}|{'|'.join(axes)}", begin=True)
+    made = [tried.changes for tried in job.runs]
+    missing = [changes for changes in every(axes) if changes not in made]
 
-    def take(cell: sweep_map.Cell) -> None:
-        state.change(**dict(zip(axes, cell, strict=True)), **memory)
+    def make(watch: Callable[[Tried], None]) -> None:
+        for index, result in sweep(changed(base, changes) for changes in missing):
+            watch(judge(missing[index], result, NO_PREEMPTION, "qps"))
 
-    best = max(kept, key=lambda c: (round(kept[c].qps, 1), -kept[c].e2e_p99), default=None)
-    said = t("sweet_spot.map_best", **told(axes, best, kept[best])) if best else t("sweet_spot.map_none")
-    left_side, right_side = st.columns([6, 5], gap="medium")
-    with left_side:
-        sweep_map.heatmap(done, kept, axes, metric, here, take, said, lesson.PICTURE + 30)
-    with right_side:
-        sweep_map.plane(done, kept, axes, here, take, said, lesson.PICTURE + 30)
-    if len(done) + len(held["failed"]) < total:
-        st.caption(t("sweet_spot.map_partial", done=len(done), total=total))
+    with row[4]:
+        sweep_map.switch(job, t("sweet_spot.map_run", n=len(missing)), done=not missing)
+    sweep_map.work(job, make, len(made) + len(missing), whole=True)
+    best = max(job.runs, key=lambda tried: tried.rank, default=None)
+    said = best_of(best) if best and not best.excess else t("sweet_spot.map_none")
+    show(flow, job.runs, said, axes, metric, memory)
+    if missing:
+        st.caption(t("sweet_spot.map_partial", done=len(made), total=len(made) + len(missing)))
+    lesson.end(flow, explain=said + " " + taken(b, axes), note=t("sweet_spot.map_lead"))
+
+
+def show(flow: lesson.Flow, runs: list[Tried], alt: str, axes: dict[str, list[Any]], metric: str, besides: dict[str, Any]) -> None:
+    """The map and the plane, of which a click takes the settings."""
+    here = {name: getattr(flow.s.b, name) for name in axes}
+
+    def take(changes: dict[str, Any]) -> None:
+        state.change(**changes, **besides)
+
+    left, right = st.columns([6, 5], gap="medium")
+    with left:
+        sweep_map.heatmap(runs, axes, metric, here, take, alt, lesson.PICTURE + 30)
+    with right:
+        sweep_map.plane(runs, here, take, alt, lesson.PICTURE + 30)
+
+
+def best_of(tried: Tried) -> str:
+    s = tried.result
+    assert isinstance(s, Summary)
+    return t("sweet_spot.map_best", settings=sweep_map.settings(tried.changes), qps=s.qps, p99=seconds(s.e2e_p99))
+
+
+def taken(b: Scenario, names: Iterable[str]) -> str:
+    """The settings that are shown now, and what they come to."""
     now = measure(b)
-    explain = said + (" " + t("sweet_spot.map_taken", **told(axes, here, now)) if now else "")
-    lesson.end(flow, explain=explain, note=t("sweet_spot.map_lead"))
-    answer: Answer | None = held["answer"]
-    if answer:
-        words = {"runs": len(answer.runs), "all": total, "changes": ", ".join(f"{k} {v:,}" for k, v in answer.best.changes.items())}
-        st.markdown(t("sweet_spot.map_searched", qps=answer.best.value, **words) if answer.feasible else t("sweet_spot.map_none"))
-        proof(answer)
+    return "" if now is None else t(
+        "sweet_spot.map_taken", settings=sweep_map.settings({name: getattr(b, name) for name in names}), qps=now.qps,
+        p99=seconds(now.e2e_p99), preemptions=now.preemptions)
 
 
-def pick(name: str, options: list[str], words: Any) -> str:
+def pick(name: str, options: list[str], words: Callable[[str], str]) -> str:
     """A page-local choice as a list; what it names is in the address."""
     key = f"sweet_{name}"
     st.session_state[key] = value = str(state.current().extra[name])
@@ -350,50 +358,46 @@ def pick(name: str, options: list[str], words: Any) -> str:
     return value
 
 
-def stop() -> None:
-    st.session_state["sweet_map"] |= {"todo": "", "stopped": True}
+# --- the search -----------------------------------------------------------------------------------------------------
 
 
-def told(axes: dict[str, list[Any]], cell: sweep_map.Cell, s: Summary) -> dict[str, Any]:
-    settings = ", ".join(f"{name} {value:,}" for name, value in zip(axes, cell, strict=True))
-    return {"settings": settings, "qps": s.qps, "p99": seconds(s.e2e_p99), "preemptions": s.preemptions}
+def hunt(flow: lesson.Flow) -> None:
+    """The most throughput under limits, over five settings at once."""
+    b, gpus = flow.s.b, int(flow.s.extra["gpus"])
+    ranges = {"split": splits(gpus), **SEARCHED}
+    total = math.prod(map(len, ranges.values()))
+    lesson.bench(flow, {
+        "gpus": partial(controls.extra_choice, "gpus", ["4", "8"], label=t("sweet_spot.pick_gpus")),
+        "slo_ttft_s": [0.5, 1.0, 2.0, 3.0, 5.0], "slo_tpot_s": partial(controls.knob, "slo_tpot_s", [0.05, 0.08, 0.1, 0.15, 0.2], label=t("sweet_spot.knob_itl")),
+    })
+    if not flow.revealed:
+        tiles(b)
+        st.table({t("sweet_spot.col_setting"): [sweep_map.name_of(name) for name in ranges],
+                  t("sweet_spot.col_values"): [", ".join(sweep_map.value(v if name == "split" else {name: v}, name) for v in values)
+                                               for name, values in ranges.items()]})
+        st.caption(t("sweet_spot.search_space", total=f"{total:,}"))
+        return lesson.end(flow)
+    base = b.but(**{name: values[0] for name, values in SEARCHED.items()}, **ranges["split"][0])
+    job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}", begin=True)
+    limits = {**NO_PREEMPTION, "ttft_p99": b.slo_ttft_s, "itl_p99": b.slo_tpot_s}
 
+    def make(watch: Callable[[Tried], None]) -> Answer:
+        return search(base, ranges, limits, maximise="qps", watch=watch, made=job.runs)
 
-def work(held: dict[str, Any], base: Scenario, axes: dict[str, list[Any]]) -> None:
-    """Make the runs that were asked for; each is kept as it is made, so that Stop loses none. Ends in a new page run."""
-    done, failed, names = held["done"], held["failed"], list(axes)
-    total = len(axes[names[0]]) * len(axes[names[1]])
-    bar, begun, made = st.empty(), time.perf_counter(), 0
-
-    def keep(changes: dict[str, Any], result: Summary | SimError) -> None:
-        nonlocal made
-        made += 1
-        cell = tuple(changes[name] for name in names)
-        if isinstance(result, Summary):
-            done[cell] = result
-        else:
-            failed.add(cell)
-        ready = len(done) + len(failed)
-        left = (time.perf_counter() - begun) / made * (total - ready)
-        words = (t("sweet_spot.map_progress", done=ready, total=total, left=seconds(left)) if held["todo"] == "map"
-                 else t("sweet_spot.search_progress", runs=made, total=total))
-        bar.progress(min(ready / total, 1.0), words)
-
-    def watch(tried: Tried) -> None:
-        keep(tried.changes, tried.result)
-
-    if held["todo"] == "map":
-        missing = [{names[0]: x, names[1]: y} for y in axes[names[1]] for x in axes[names[0]] if (x, y) not in done and (x, y) not in failed]
-        scenarios = (next(iter(grid(base, {name: [value] for name, value in changes.items()}))) for changes in missing)
-        for index, result in sweep(scenarios):
-            keep(missing[index], result)
-    else:
-        try:
-            held["answer"] = search(base, axes, {"preemptions": 0}, maximise="qps", watch=watch)
-        except SimError as error:
-            st.session_state["sweet_failed"] = str(error)
-    held["todo"] = ""
-    st.rerun()
+    sweep_map.switch(job, t("sweet_spot.search_on"), done=job.answer is not None)
+    sweep_map.work(job, make, total, whole=False)
+    best = max(job.runs, key=lambda tried: tried.rank)
+    found = {"runs": len(job.runs), "all": f"{total:,}"}
+    said = [t("sweet_spot.search_stopped", **found) if not job.answer else t("sweet_spot.search_done", **found),
+            best_of(best) if not best.excess else t("sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
+    left, right = st.columns([4, 7], gap="medium")
+    here = {name: getattr(b, name) for name in best.changes}
+    with left:
+        sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), said[-1], lesson.PICTURE + 30)
+    with right:
+        if job.answer:
+            sweep_map.proof(job.answer)
+    lesson.end(flow, explain=" ".join(said), note=" ".join([taken(b, best.changes), t("sweet_spot.search_lead")]))
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
@@ -401,13 +405,12 @@ def work(held: dict[str, Any], base: Scenario, axes: dict[str, list[Any]]) -> No
 
 def targets(flow: lesson.Flow) -> None:
     """Reach a throughput; without preemption; with latencies within their limits. Judged from the visitor's own run."""
-    row = frame.columns(3)
-    with row[0]:
-        controls.knob("max_num_seqs", FINE["max_num_seqs"][::2])
-    with row[1]:
-        controls.knob("max_num_batched_tokens", FINE["max_num_batched_tokens"])
-    with row[2]:
-        controls.knob("gpu_memory_utilization", [0.22, 0.26, 0.3, 0.5, 0.7, 0.85, 0.92])
+    knobs = {"max_num_seqs": FINE["max_num_seqs"][::2], "max_num_batched_tokens": FINE["max_num_batched_tokens"],
+             "gpu_memory_utilization": [0.22, 0.26, 0.3, 0.5, 0.7, 0.85, 0.92]}
+    flow.movable.update(knobs)
+    for place, (name, stops) in zip(frame.columns(3), knobs.items(), strict=True):
+        with place:
+            controls.knob(name, stops)
     b = flow.s.b
     run_b, _ = state.runs(flow.s)
     s = run_b.summary()
@@ -434,71 +437,65 @@ def targets(flow: lesson.Flow) -> None:
         charts.timeline(t("sweet_spot.chart_kv"), [charts.Line(*series.kv(run_b), "kv", fill=True)], percent=True, key="tk", height=190,
                         events=[(series.first_preemption(run_b), t("sweet_spot.first_preemption"))],
                         alt=t("sweet_spot.alt_target_kv", kv=s.kv_max, n=s.preemptions))
+    if all(held for _, held, _ in checks):
+        frame.note(t("sweet_spot.targets_reached"))
     lesson.end(flow, explain=t("sweet_spot.targets_explain", runs=len(answer.runs), qps=answer.best.value,
-                               changes=", ".join(f"{k} {v:,}" for k, v in answer.best.changes.items())), run=run_b)
+                               changes=sweep_map.settings(answer.best.changes)), run=run_b)
     if flow.step == "next":
-        proof(answer)
+        sweep_map.proof(answer)
 
 
 # --- the knee -------------------------------------------------------------------------------------------------------
 
 
-def knee_of(runs: Iterable[Summary]) -> float:
-    """Completed req/s at the last load before P99 passes KNEE times its value at the lightest."""
+def knee_of(runs: Iterable[Summary]) -> Summary:
+    """The last load before P99 passes KNEE times its value at the lightest."""
     runs = list(runs)
     last = runs[0]
     for s in runs:
         if s.e2e_p99 > KNEE * runs[0].e2e_p99:
             break
         last = s
-    return last.qps
+    return last
 
 
 def sums_up(flow: lesson.Flow) -> None:
     b = flow.s.b
-    left, right = st.columns(2, gap="medium")
-    with left:
-        controls.knob("max_num_seqs", [16, 32, 64, 128, 256])
-    with right:
-        controls.knob("output_cv", [0.0, 0.5, 1.0, 1.5, 2.0])
-    if not flow.revealed:
-        lesson.covered(300)
-        lesson.end(flow)
-        return
+    if not lesson.bench(flow, {"max_num_seqs": [16, 32, 64, 128, 256], "output_cv": [0.0, 0.5, 1.0, 1.5, 2.0]}):
+        lesson.covered()
+        return lesson.end(flow)
     flood = measure(b.but(batching="continuous", arrival="closed", num_clients=2 * b.max_num_seqs, num_requests=40 * b.max_num_seqs, duration_s=3600.0))
     capacity = flood.qps if flood else 10.0
     curves = {}
     for kind in ("static", "continuous"):
         runs = [measure(b.but(batching=kind, request_rate=round(capacity * load, 2))) for load in LOADS]
         curves[kind] = [s for s in runs if s]
-    bend = {kind: knee_of(runs) for kind, runs in curves.items()}
+    knees = {kind: knee_of(runs) for kind, runs in curves.items()}
+    bend = {kind: s.qps for kind, s in knees.items()}
     guess = flow.guess_line()
-    colours = {"static": "idle", "continuous": "decode"}
-    top = 8 * curves["continuous"][0].e2e_p99
     charts.curve(
         t("sweet_spot.chart_knee"),
-        [charts.Line([s.qps for s in runs], [s.e2e_p99 for s in runs], colours[k], t(f"sweet_spot.knee_{k}"), dotted=k == "static")
-         for k, runs in curves.items()],
-        x_title=t("sweet_spot.axis_done"), x_end=capacity * 1.1, y_end=max(top, 3 * curves["static"][0].e2e_p99), height=320,
-        events=[(bend[k], t("sweet_spot.knee_mark", qps=bend[k])) for k in curves]
-        + ([(bend["static"] * guess[0], guess[1])] if guess else []),
-        alt=t("sweet_spot.alt_knee", **bend), key="knee",
+        [charts.Line([s.qps for s in runs], [s.e2e_p99 for s in runs], "decode" if kind == "continuous" else "idle", dotted=kind == "static")
+         for kind, runs in curves.items()],
+        x_title=t("sweet_spot.axis_done"), x_end=capacity * 1.15, y_end=max(8 * curves["continuous"][0].e2e_p99, 3 * curves["static"][0].e2e_p99),
+        height=lesson.PICTURE + 60, marks=[(s.qps, s.e2e_p99, t(f"sweet_spot.knee_{kind}", qps=s.qps)) for kind, s in knees.items()],
+        events=[(bend["static"] * guess[0], guess[1])] if guess else [], alt=t("sweet_spot.alt_knee", **bend), key="knee",
     )
-    frame.note(t("sweet_spot.knee_says", **bend, ratio=bend["continuous"] / bend["static"]))
-    lesson.end(flow, explain=t("sweet_spot.knee_lead", factor=KNEE))
+    lesson.end(flow, explain=t("sweet_spot.knee_says", **bend, ratio=bend["continuous"] / bend["static"]), note=t("sweet_spot.knee_lead", factor=KNEE))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, Any]:
     """What the questions name."""
-    if scene != "first":
-        return {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs}
-    run = state.run(s.a)
-    return {"clients": s.a.num_clients, "waiting": queue(run), "gpu": run.summary().gpu_compute, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs}
+    named = {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs, "ttft": seconds(s.b.slo_ttft_s), "itl": seconds(s.b.slo_tpot_s)}
+    if scene == "first":
+        run = state.run(s.a)
+        named |= {"clients": s.a.num_clients, "waiting": queue(run), "gpu": run.summary().gpu_compute}
+    return named
 
 
 with frame.page("sweet"):
     terms.explain("max_num_seqs", "max_num_batched_tokens", "waiting", "queue", "gpu_compute", "preemption", "recompute", "swap",
                   "kv_pool", "goodput_qps", "ttft", "itl", "e2e", "p99", "slo", "knee", "static_batching")
 flow = lesson.begin("sweet_spot", SCENES, numbers, EXTRA)
-{"climb": climb, "first": experiment, "second": experiment, "map": atlas, "targets": targets, "knee": sums_up}[flow.name](flow)
+{"climb": climb, "first": experiment, "second": experiment, "map": atlas, "search": hunt, "targets": targets, "knee": sums_up}[flow.name](flow)
 state.publish()

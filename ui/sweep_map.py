@@ -1,104 +1,226 @@
-"""A sweep as pictures: a heatmap over two settings, and the same runs as throughput against P99 latency.
+"""Many runs on a page: made with progress and a Stop that loses none; shown as a heatmap over two settings, as throughput
+against P99 latency, and as the proof of what a search found.
 
-A click on a cell or a point says which. Cells that keep the limits are outlined; on the Pareto front are those of them
+A click on a cell or a point says which. Runs that keep the limits are outlined; on the Pareto front are those of them
 than which none has both more throughput and a lower P99.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import streamlit as st
 
 from sim.results import Summary
-from ui import charts, frame
-from ui.text import count, percent, seconds, t
+from sim.scenario import SimError
+from sim.sweep import Answer, Tried
+from sim.vllm import export
+from ui import charts, frame, state
+from ui.text import count, figure, percent, seconds, t
 
-Cell = tuple[Any, Any]
 METRICS = {"qps": "decode", "goodput_qps": "decode", "e2e_p99": "waiting", "preemptions": "preempted", "gpu_compute": "prefill"}
 """What a heatmap can show, and its colour."""
-WORDS: dict[str, Callable[[float], str]] = {"e2e_p99": seconds, "gpu_compute": percent}
+WORDS: dict[str, Callable[[float], str]] = {
+    "e2e_p99": seconds, "ttft_p99": seconds, "itl_p99": seconds, "gpu_compute": percent, "gpu_memory_utilization": "{:g}".format,
+}
 FEW = 10  # columns up to which a cell has room for its figure
+EQUAL = 0.995  # a P99 that is lower by less than half a percent is the same, as in a search
+
+# --- making them
 
 
-def front(kept: Mapping[Cell, Summary]) -> list[Cell]:
-    """The Pareto front: most throughput first, each next one with a lower P99 end-to-end latency."""
-    found: list[Cell] = []
-    for cell in sorted(kept, key=lambda c: (-kept[c].qps, kept[c].e2e_p99)):
-        if not found or kept[cell].e2e_p99 < kept[found[-1]].e2e_p99:
-            found.append(cell)
+@dataclass
+class Job:
+    """Runs that a visitor asked for, kept as they are made."""
+
+    of: str  # what says all of them: where it changes, another job begins
+    runs: list[Tried] = field(default_factory=list)
+    going: bool | None = None  # None: not begun
+    answer: Answer | None = None  # of a search that has come to its end
+
+    def set(self, going: bool) -> None:
+        """Callback of the buttons."""
+        self.going = going
+
+
+def job(name: str, of: str, begin: bool) -> Job:
+    """The visitor's job of this name; it begins by itself once `begin`."""
+    held: Job | None = st.session_state.get(f"job_{name}")
+    if held is None or held.of != of:
+        held = st.session_state[f"job_{name}"] = Job(of)
+    if begin and held.going is None:
+        held.going = True
+    return held
+
+
+def switch(job: Job, words: str, done: bool) -> None:
+    """The button that makes the runs, or stops."""
+    if job.going:
+        st.button(t("sweet_spot.stop"), icon=":material/stop:", key="job_stop", on_click=job.set, args=(False,))
+    else:
+        st.button(words, icon=":material/play_arrow:", key="job_run", on_click=job.set, args=(True,), disabled=done)
+
+
+def work(job: Job, make: Callable[[Callable[[Tried], None]], Answer | None], total: int, whole: bool) -> None:
+    """While the job is going: `make(watch)` makes its runs and tells of each; then the page is drawn anew.
+
+    total: runs there could be; whole: whether all of them are made.
+    """
+    if not job.going:
+        return
+    bar, begun, had = st.empty(), time.perf_counter(), len(job.runs)
+
+    def watch(tried: Tried) -> None:
+        job.runs.append(tried)  # first of all: Stop ends this script at the next thing that it draws
+        made = len(job.runs)
+        if whole:
+            left = (time.perf_counter() - begun) / (made - had) * (total - made)
+            bar.progress(made / total, t("sweet_spot.map_progress", done=made, total=total, left=seconds(left)))
+        else:
+            best = max(job.runs, key=lambda tried: tried.rank)
+            bar.markdown(f":material/progress_activity: {t('sweet_spot.search_progress', runs=made, total=f'{total:,}', best=says(best))}")
+
+    job.answer = make(watch)
+    job.going = False
+    st.rerun()
+
+
+# --- showing them
+
+
+def summaries(runs: Iterable[Tried]) -> list[tuple[Tried, Summary]]:
+    """Those that could start."""
+    return [(tried, tried.result) for tried in runs if isinstance(tried.result, Summary)]
+
+
+def front(runs: Iterable[Tried]) -> list[Tried]:
+    """The Pareto front of those that keep the limits: most throughput first, each next one with a lower P99 end-to-end."""
+    found: list[Tried] = []
+    least = float("inf")
+    for tried, s in sorted(summaries(runs), key=lambda pair: (-pair[1].qps, pair[1].e2e_p99)):
+        if not tried.excess and s.e2e_p99 < EQUAL * least:
+            found.append(tried)
+            least = s.e2e_p99
     return found
 
 
 def heatmap(
-    done: Mapping[Cell, Summary], kept: Mapping[Cell, Summary], axes: Mapping[str, Sequence[Any]], metric: str, here: Cell,
-    pick: Callable[[Cell], None], alt: str, height: int,
+    runs: Sequence[Tried], axes: Mapping[str, Sequence[Any]], metric: str, here: Mapping[str, Any],
+    pick: Callable[[dict[str, Any]], None], alt: str, height: int,
 ) -> None:
-    """`axes`: the two fields, across and up, and their values. `here`: the cell of the scenario that is shown."""
-    colours, (xs, ys) = charts.COLOURS[frame.theme()], list(axes.values())
+    """`axes`: the two fields, across and up, and their values. `here`: the changes that are shown now."""
+    colours, ((across, xs), (up, ys)) = charts.COLOURS[frame.theme()], axes.items()
+
+    def place(changes: Mapping[str, Any]) -> tuple[int, int]:
+        return xs.index(changes[across]), ys.index(changes[up])
+
+    started = summaries(runs)
     z = np.full((len(ys), len(xs)), np.nan, np.float32)
     words = [[""] * len(xs) for _ in ys]
-    for (x, y), summary in done.items():
-        i, j = xs.index(x), ys.index(y)
-        z[j, i] = getattr(summary, metric)
-        words[j][i] = WORDS.get(metric, count)(getattr(summary, metric))
-    best = front(kept)
-    cells = list(done)
-    layout = _layout(t(f"sweet_spot.map_{metric}"), height, *axes)
+    for tried, s in started:
+        i, j = place(tried.changes)
+        z[j, i] = getattr(s, metric)
+        words[j][i] = WORDS.get(metric, count)(getattr(s, metric))
+    cells, best = [place(tried.changes) for tried, _ in started], [place(tried.changes) for tried in front(runs)]
+    layout = _layout(t(f"sweet_spot.map_{metric}"), height, across, up)
     for axis, values in (("xaxis", xs), ("yaxis", ys)):
         layout[axis] |= {"range": [-0.5, len(values) - 0.5], "tickvals": list(range(len(values))), "showgrid": False,
                          "ticktext": [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]}
-    if here[0] in xs and here[1] in ys:
-        x, y = xs.index(here[0]), ys.index(here[1])
+    if here[across] in xs and here[up] in ys:
+        x, y = place(here)
         layout["shapes"] = [{"type": "rect", "x0": x - 0.42, "x1": x + 0.42, "y0": y - 0.42, "y1": y + 0.42,
                              "line": {"color": colours["ink"], "width": 1.5, "dash": "3px,2px"}}]
-    outline = _outline({(xs.index(x), ys.index(y)) for x, y in kept})
+    outline = _outline({place(tried.changes) for tried, _ in started if not tried.excess})
     data = [
         {"type": "heatmap", "z": z, "text": words, "showscale": False, "xgap": 2, "ygap": 2, "hoverongaps": False, "hoverinfo": "skip",
          "colorscale": [[0, colours["grid"]], [1, colours[METRICS[metric]]]],
          "texttemplate": "%{text}" if len(xs) <= FEW else "", "textfont": {"size": 12 * frame.scale()}},
         {"type": "scatter", "mode": "lines", "x": [p[0] for p in outline], "y": [p[1] for p in outline], "hoverinfo": "skip",
          "line": {"color": colours["ink"], "width": 2.5}},
-        {"type": "scatter", "mode": "markers", "x": [xs.index(x) + 0.36 for x, _ in best], "y": [ys.index(y) + 0.3 for _, y in best],
+        {"type": "scatter", "mode": "markers", "x": [x + 0.36 for x, _ in best], "y": [y + 0.3 for _, y in best],
          "hoverinfo": "skip", "marker": {"color": colours["ink"], "size": 6, "symbol": "diamond"}},
-        {"type": "scatter", "mode": "markers", "x": [xs.index(x) for x, _ in cells], "y": [ys.index(y) for _, y in cells],
-         "customdata": [list(c) for c in cells], "text": [_says(axes, c, done[c]) for c in cells],
-         "hovertemplate": "%{text}<extra></extra>",
-         "marker": {"symbol": "square", "size": 0.8 * height / len(ys), "opacity": 0}},  # a heatmap cannot be clicked: these can
+        {"type": "scatter", "mode": "markers", "x": [x for x, _ in cells], "y": [y for _, y in cells],
+         **_told(started), "marker": {"symbol": "square", "size": 0.8 * height / len(ys), "opacity": 0}},  # a heatmap cannot be clicked: these can
     ]
-    _draw({"data": data, "layout": layout}, pick, alt, "sweep_cells")
+    _draw({"data": data, "layout": layout}, started, pick, alt, "sweep_cells")
 
 
 def plane(
-    done: Mapping[Cell, Summary], kept: Mapping[Cell, Summary], axes: Mapping[str, Sequence[Any]], here: Cell,
-    pick: Callable[[Cell], None], alt: str, height: int,
+    runs: Sequence[Tried], here: Mapping[str, Any], pick: Callable[[dict[str, Any]], None], alt: str, height: int
 ) -> None:
-    """Every run as throughput against P99; the Pareto front is a line."""
-    colours, best, cells = charts.COLOURS[frame.theme()], front(kept), list(done)
+    """The better runs as throughput against P99; the Pareto front is a line."""
+    colours, started, best = charts.COLOURS[frame.theme()], summaries(runs), summaries(front(runs))
     layout = _layout(t("sweet_spot.chart_front"), height, t("sweet_spot.axis_qps"), "")
-    layout["xaxis"] |= {"rangemode": "tozero", "showline": True, "linecolor": colours["idle"]}
-    layout["yaxis"] |= {"rangemode": "tozero"}
+    top, low = max((s.qps for _, s in started), default=1.0), min((s.e2e_p99 for _, s in started), default=1.0)
+    layout["xaxis"] |= {"range": [0.6 * top, 1.03 * top], "showline": True, "linecolor": colours["idle"]}
+    layout["yaxis"] |= {"range": [0.8 * low, 2.4 * low]}
+    kept, shown = [not tried.excess for tried, _ in started], [tried.changes == here for tried, _ in started]
     data = [
-        {"type": "scatter", "mode": "lines", "x": [done[c].qps for c in best], "y": [done[c].e2e_p99 for c in best],
-         "line": {"color": colours["ink"], "width": 2}, "hoverinfo": "skip"},
-        {"type": "scatter", "mode": "markers", "x": [done[c].qps for c in cells], "y": [done[c].e2e_p99 for c in cells],
-         "customdata": [list(c) for c in cells], "text": [_says(axes, c, done[c]) for c in cells],
-         "hovertemplate": "%{text}<extra></extra>",
+        {"type": "scatter", "mode": "lines+markers", "x": [s.qps for _, s in best], "y": [s.e2e_p99 for _, s in best],
+         "line": {"color": colours["ink"], "width": 2}, "marker": {"color": colours["ink"], "size": 15, "symbol": "diamond"},
+         "hoverinfo": "skip"},
+        {"type": "scatter", "mode": "markers", "x": [s.qps for _, s in started], "y": [s.e2e_p99 for _, s in started], **_told(started),
          "selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}},
-         "marker": {"size": [13 if c == here else 9 for c in cells], "opacity": 1,
-                    "symbol": ["circle" if c in kept else "triangle-up-open" for c in cells],
-                    "color": [colours["decode" if c in kept else "preempted"] for c in cells],
-                    "line": {"width": [3 if c == here else 1 for c in cells],
-                             "color": [colours["ink" if c == here else "paper" if c in kept else "preempted"] for c in cells]}}},
+         "marker": {"size": [13 if now else 9 for now in shown], "opacity": 1,
+                    "symbol": ["circle" if keeps else "triangle-up-open" for keeps in kept],
+                    "color": [colours["decode" if keeps else "preempted"] for keeps in kept],
+                    "line": {"width": [3 if now else 1 for now in shown],
+                             "color": [colours["ink" if now else "paper" if keeps else "preempted"]
+                                       for now, keeps in zip(shown, kept, strict=True)]}}},
     ]
-    _draw({"data": data, "layout": layout}, pick, alt, "sweep_plane")
+    _draw({"data": data, "layout": layout}, started, pick, alt, "sweep_plane")
 
 
-def _says(axes: Mapping[str, Any], cell: Cell, s: Summary) -> str:
-    settings = "<br>".join(f"{name} {value:,}" for name, value in zip(axes, cell, strict=True))
-    return settings + "<br>" + t("sweet_spot.cell_says", qps=s.qps, p99=seconds(s.e2e_p99), preemptions=s.preemptions)
+def proof(answer: Answer) -> None:
+    """What a search found, beside it the run one value lower and one higher in each setting, and the command that sets it."""
+    columns: dict[str, list[str]] = {t(f"sweet_spot.col_{what}"): [] for what in ("setting", "best", "lower", "higher")}
+    for name, sides in answer.neighbours.items():
+        cells = (name_of(name), f"**{value(answer.best.changes, name)}**",
+                 *(f"{value(tried.changes, name)}: {says(tried, answer.limits)}" if tried else "–" for tried in sides))
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    st.table(columns)
+    st.caption(t("sweet_spot.serve_line"))
+    st.code(str(export.command_line(answer.scenario)), language="bash", wrap_lines=True)
+
+
+def name_of(field: str) -> str:
+    """What a setting is called."""
+    return t("sweet_spot.split") if field == "split" else state.label(field)
+
+
+def value(changes: Mapping[str, Any], name: str) -> str:
+    """One setting of a run in words; as everywhere, engines of TP n are so many times TPn."""
+    if name == "split":
+        return f"{changes['data_parallel_size']} × TP{changes['tensor_parallel_size']}"
+    return WORDS.get(name, count)(changes[name])
+
+
+def settings(changes: Mapping[str, Any]) -> str:
+    """All settings of a run in words."""
+    split = {"tensor_parallel_size", "data_parallel_size"} if {"tensor_parallel_size", "data_parallel_size"} <= changes.keys() else set()
+    return ", ".join([*([value(changes, "split")] if split else []), *(f"{name_of(k).strip('`')} {value(changes, k)}" for k in changes if k not in split)])
+
+
+def says(tried: Tried, limits: Mapping[str, float] | None = None) -> str:
+    """A run in short: its throughput, and of these limits those that it breaks."""
+    if isinstance(tried.result, SimError):
+        return t("sweet_spot.does_not_start")
+    s = tried.result
+    broken = [f"{figure(name)[0]} {WORDS.get(name, count)(getattr(s, name))}" for name, most in (limits or {}).items()
+              if not getattr(s, name) <= most]
+    return ", ".join([f"{s.qps:.1f} req/s", *broken])
+
+
+def _told(runs: Iterable[tuple[Tried, Summary]]) -> dict[str, Any]:
+    """What a point says under the pointer, and which run a click on it takes."""
+    words = [f"{settings(tried.changes).replace(', ', '<br>')}<br>"
+             + t("sweet_spot.cell_says", qps=s.qps, p99=seconds(s.e2e_p99), preemptions=s.preemptions) for tried, s in runs]
+    return {"customdata": [[i] for i in range(len(words))], "text": words, "hovertemplate": "%{text}<extra></extra>"}
 
 
 def _outline(cells: set[tuple[int, int]]) -> list[tuple[float | None, float | None]]:
@@ -120,7 +242,7 @@ def _layout(title: str, height: int, across: str, up: str) -> dict[str, Any]:
         return {**axis, "title": {"text": words, "standoff": 4, "font": {"size": 13 * scale, "color": colours["soft"]}}}
 
     return {
-        "height": round(height * scale), "showlegend": False, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
+        "height": height, "showlegend": False, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
         "font": {"family": charts.FONT, "size": 13 * scale, "color": colours["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": (72 if up else 40) * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
@@ -130,13 +252,15 @@ def _layout(title: str, height: int, across: str, up: str) -> dict[str, Any]:
     }
 
 
-def _draw(figure: dict[str, Any], pick: Callable[[Cell], None], alt: str, key: str) -> None:
+def _draw(
+    drawn: dict[str, Any], runs: Sequence[tuple[Tried, Summary]], pick: Callable[[dict[str, Any]], None], alt: str, key: str
+) -> None:
     def picked() -> None:
-        points = [p for p in st.session_state[key].selection.points if p.get("customdata")]
-        if points:
-            pick(tuple(points[0]["customdata"][:2]))
+        for point in st.session_state[key].selection.points:
+            if point.get("customdata"):
+                return pick(runs[point["customdata"][0]][0].changes)
 
     st.plotly_chart(
-        charts.Picture(figure), width="stretch", height=figure["layout"]["height"], theme=None, key=key, config=charts.CONFIG,
+        charts.Picture(drawn), width="stretch", height=drawn["layout"]["height"], theme=None, key=key, config=charts.CONFIG,
         on_select=picked, selection_mode="points", alt=alt,
     )

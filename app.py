@@ -1,12 +1,11 @@
 """Start here: static against continuous batching, and where the second gains nothing. Lesson 2.3.1, 2.3.2, 2.3.10."""
 
 import numpy as np
-import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import controls, frame, gantt, lesson, state, terms
+from ui import frame, gantt, lesson, state, terms
 from ui.lesson import Flow, Guess, Scene
 from ui.text import count, percent, seconds, t
 
@@ -53,13 +52,8 @@ def draw_eight(flow: Flow) -> None:
     b, a = pair(flow.s.b)
     continuous, static = eight(b), eight(a)
     end_c, end_s = last_short(continuous), last_short(static)
-    left, right = st.columns([3, 5], vertical_alignment="bottom")
-    with left:
-        controls.knob("output_tokens", [100, 200, 500, 1000, 2000, 4000], label=t("start.eight_knob"))
-    with right:
-        lesson.presets(
-            [(t(f"start.eight_preset_{k}"), {"output_tokens": n}) for k, n in
-             (("same", 100), ("lesson", 2000), ("extreme", 4000))], key="eight")
+    lesson.bench(flow, claims=[(t(f"start.eight_preset_{k}"), {"output_tokens": n}) for k, n in (
+        ("same", 100), ("some", 500), ("lesson", 2000), ("extreme", 4000))])
     numbers = {"long": f"{b.output_tokens:,}", "static": seconds(end_s), "continuous": seconds(end_c)}
     lanes = [
         gantt.lane(static, t("start.eight_static"), marks=[(end_s, t("start.eight_mark", at=seconds(end_s)))]),
@@ -96,13 +90,8 @@ def e2e(run: Run) -> np.ndarray:
 def draw_stream(flow: Flow) -> None:
     from ui import charts
 
-    if lesson.bench(flow):
-        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
-        with left:
-            controls.knob("request_rate", [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
-        with right:
-            lesson.presets([(t(f"start.stream_preset_{k}"), {"request_rate": r}) for k, r in
-                            (("quiet", 1.0), ("busy", 6.0), ("flood", 12.0))], key="stream")
+    lesson.bench(flow, {"request_rate": [1, 2, 3, 4, 5, 6, 7, 8, 10, 12]}, [
+        (t(f"start.stream_preset_{k}"), {"request_rate": r}) for k, r in (("quiet", 1.0), ("busy", 6.0), ("flood", 12.0))])
     b, a = pair(flow.s.b)
     continuous, static = state.run(b), state.run(a)
     took_c, took_s = e2e(continuous), e2e(static)
@@ -148,12 +137,7 @@ def step_terms(run: Run) -> dict[str, float]:
 def draw_few(flow: Flow) -> None:
     from ui import charts
 
-    if lesson.bench(flow):
-        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
-        with left:
-            controls.knob("num_clients", USERS)
-        with right:
-            lesson.presets([(t(f"start.few_preset_{n}"), {"num_clients": n}) for n in (1, 2, 64)], key="few")
+    lesson.bench(flow, {"num_clients": USERS}, [(t(f"start.few_preset_{n}"), {"num_clients": n}) for n in (1, 2, 64)])
     b, a = pair(flow.s.b)
     continuous = {n: state.run(b.but(num_clients=n)) for n in USERS}
     static = {n: state.run(a.but(num_clients=n)) for n in USERS}

@@ -60,34 +60,42 @@ def chip(row: Row) -> str:
     return t(f"be_the_scheduler.chip_{kind}", n=row.request + 1, want=row.want)
 
 
-def choose(m: Moment, locked: bool) -> tuple[dict[int, int], set[int]]:
-    """What the visitor gives and whom he throws out in this step."""
+def decided(m: Moment) -> tuple[dict[int, int], set[int], dict[int, str]]:
+    """What the visitor gives and whom he throws out in this step, and where a number of tokens of a prompt is kept."""
+    rows = {r.request: r for r in m.rows}
+    chosen, out = (st.session_state.get(f"{what}_{m.index}") or [] for what in ("give", "throw"))
+    plan: dict[int, int] = {}
+    keys: dict[int, str] = {}
+    left_over = DOZEN.max_num_batched_tokens
+    for r in chosen:
+        if r not in out:
+            most = max(0, min(rows[r].want, left_over))
+            left_over -= most
+            if rows[r].want > 1:
+                keys[r] = f"tokens_{m.index}_{r}_{most}"
+            plan[r] = int(st.session_state.setdefault(keys[r], most)) if r in keys else most
+    return plan, set(out), keys
+
+
+def choose(m: Moment, locked: bool) -> None:
+    """Whom the visitor gives tokens in this step, how many, and whom he throws out."""
     rows = {r.request: r for r in m.rows}
     left, right = st.columns([3, 2], gap="medium")
     with left:
-        chosen = st.pills(
+        st.pills(
             t("be_the_scheduler.give"), list(rows), format_func=lambda r: chip(rows[r]), selection_mode="multi",
             key=f"give_{m.index}", disabled=locked, persist_state="session",
         )
     with right:
-        out = st.pills(
+        st.pills(
             t("be_the_scheduler.throw"), [r for r in rows if rows[r].seated], format_func=lambda r: str(r + 1),
             selection_mode="multi", key=f"throw_{m.index}", disabled=locked, persist_state="session",
         )
-    plan: dict[int, int] = {}
-    left_over = DOZEN.max_num_batched_tokens
-    for r in chosen:
-        if r not in out:
-            plan[r] = max(0, min(rows[r].want, left_over))
-            left_over -= plan[r]
-    large = [r for r in plan if rows[r].want > 1]
-    if large:
-        for place, r in zip(st.columns(max(len(large), 4)), large, strict=False):
-            plan[r] = int(place.number_input(
-                t("be_the_scheduler.tokens_of", n=r + 1), 0, rows[r].want, plan[r], key=f"tokens_{m.index}_{r}_{plan[r]}",
-                disabled=locked,
-            ))
-    return plan, set(out)
+    _, _, keys = decided(m)
+    if keys:
+        for place, (r, key) in zip(st.columns(max(len(keys), 4)), keys.items(), strict=False):
+            place.number_input(t("be_the_scheduler.tokens_of", n=r + 1), 0, rows[r].want, key=key, disabled=locked,
+                               persist_state="session")
 
 
 def bar(label: str, parts: list[tuple[float, str]], limit: float, over: bool) -> str:
@@ -96,7 +104,7 @@ def bar(label: str, parts: list[tuple[float, str]], limit: float, over: bool) ->
     cells = "".join(f"<i style='width:{100 * n / whole:.2f}%;background:{c}'></i>" for n, c in parts if n)
     edge = f"<b style='left:{100 * limit / whole:.2f}%'></b>" if over else ""
     note = f" · {html.escape(t('be_the_scheduler.over'))}" if over else ""
-    return f"<div class='bt{' o' if over else ''}'>{html.escape(label)}{note}</div><div class='bb'>{cells}{edge}</div>"
+    return f"<div><div class='bt{' o' if over else ''}'>{html.escape(label)}{note}</div><div class='bb'>{cells}{edge}</div></div>"
 
 
 def bars(m: Moment, plan: dict[int, int], out: set[int], who: str) -> str:
@@ -136,48 +144,54 @@ def grid(owners: dict[int, int], usable: int, fresh: set[int]) -> str:
 
 CSS = """<style>
 .bars{display:grid;grid-template-columns:repeat(auto-fit,minmax(15rem,1fr));gap:.4rem 1.6rem}
-.bw h5{margin:0;padding:0;font-size:.95rem}.bt{font-size:.85rem;margin-top:.25rem}.bt.o{color:var(--if-bad);font-weight:600}
+.bw h5{margin:0;padding:0;font-size:.95rem;grid-column:1/-1}
+@media (min-width:641px){.bw:only-child{display:grid;grid-template-columns:repeat(3,1fr);gap:0 1.6rem}}.bt{font-size:.85rem;margin-top:.25rem}.bt.o{color:var(--if-bad);font-weight:600}
 .bb{position:relative;height:16px;border-radius:4px;background:var(--if-line);display:flex;overflow:hidden}
 .bb i{display:block;height:100%;border-right:1px solid var(--if-paper);box-sizing:border-box}
 .bb b{position:absolute;top:0;bottom:0;width:3px;background:var(--if-bad)}
 .gt{font-size:.85rem;margin:.1rem 0 .25rem}
 .g{display:grid;grid-template-columns:repeat(auto-fill,minmax(40px,1fr));gap:4px}
 .c{position:relative;height:36px;border:1.5px dashed var(--if-line);border-radius:5px;display:grid;place-items:center;
-font-weight:650;padding-top:8px;box-sizing:border-box}.c s{position:absolute;top:1px;left:4px;font-size:.62rem;text-decoration:none;
+font-weight:650;font-size:15px;padding-top:9px;box-sizing:border-box}.c s{position:absolute;top:1px;left:4px;font-size:10px;text-decoration:none;
 font-weight:400;opacity:.8}.c.f{border:0;background:KV;color:INK}.c.n{outline:2.5px solid PRE;outline-offset:-2px}
-.w{border-collapse:collapse;width:100%;font-size:.92rem}.w th{font-weight:600;font-size:.82rem;color:var(--if-soft);text-align:left}
-.w td,.w th{padding:.22rem .6rem .22rem 0;border-bottom:1px solid var(--if-line);vertical-align:top}.w td.n{font-weight:650;
+.w{border-collapse:collapse;width:100%;font-size:.9rem}.w th{font-weight:600;font-size:.82rem;color:var(--if-soft);text-align:left}
+.w td,.w th{line-height:1.35;padding:.22rem .6rem .22rem 0;border-bottom:1px solid var(--if-line);vertical-align:top}.w td.n{font-weight:650;
 white-space:nowrap}.w tr.d td{background:color-mix(in srgb,WAIT 16%,transparent)}.wrap{overflow-x:auto}
 </style>"""
 
 
-def before(row: Row) -> str:
-    one = "be_the_scheduler.state_"
+def before(rows: list[Row]) -> str:
+    """What requests of one kind were at before the step."""
+    row, one = rows[0], "be_the_scheduler.state_"
+    tokens = ", ".join(str(r.tokens) for r in rows)
     if row.seated:
         if row.want == 1:
-            return t(one + "decode", done=row.tokens - row.prompt)
-        return t(one + "prompt", computed=row.computed, tokens=row.tokens)
-    return t(one + ("again" if row.tokens > row.prompt else "queue"), tokens=row.tokens)
+            return t(one + "decode", done=", ".join(str(r.tokens - r.prompt) for r in rows))
+        return t(one + "prompt", computed=row.computed, tokens=tokens)
+    return t(one + ("again" if row.tokens > row.prompt else "queue"), tokens=tokens)
 
 
-def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> None:
-    """vLLM's decision beside the visitor's, row by row, with the reason."""
+def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> str:
+    """vLLM's decision beside the visitor's, with the reason; requests that fare alike share a row. Returns the sum of it."""
     def cell(given: int, thrown: bool) -> str:
         return t("be_the_scheduler.out") if thrown else str(given) if given else "–"
 
-    lines, differing = [], 0
+    alike: dict[tuple[str, ...], list[Row]] = {}
     for row in m.rows:
         mine, theirs = cell(plan.get(row.request, 0), row.request in out), cell(row.got, row.request in m.preempted)
-        other = chose and mine != theirs
-        differing += other
-        words = (str(row.request + 1), before(row), mine if chose else "", theirs,
-                 t(f"be_the_scheduler.why_{row.reason}", **{"x": 0, **row.numbers}))
-        tds = "".join(f"<td{' class=n' if i in (0, 2, 3) else ''}>{html.escape(w)}</td>" for i, w in enumerate(words))
-        lines.append(f"<tr{' class=d' if other else ''}>{tds}</tr>")
-    if chose:
-        st.markdown(t("be_the_scheduler.differs", n=differing) if differing else t("be_the_scheduler.same"))
-    head = "".join(f"<th>{html.escape(t(f'be_the_scheduler.col_{c}'))}</th>" for c in ("request", "state", "you", "vllm", "why"))
+        why = t(f"be_the_scheduler.why_{row.reason}", **{"x": 0, **row.numbers})
+        alike.setdefault((mine if chose else "", theirs, why, before([row]) if row.want > 1 and row.seated else ""), []).append(row)
+    lines, columns = [], ["request", "state", *(["you"] if chose else []), "vllm", "why"]
+    for (mine, theirs, why, _), rows in alike.items():
+        words = {"request": ", ".join(str(r.request + 1) for r in rows), "state": before(rows), "you": mine, "vllm": theirs, "why": why}
+        tds = "".join(f"<td{'' if c in ('state', 'why') else ' class=n'}>{html.escape(words[c])}</td>" for c in columns)
+        lines.append(f"<tr{' class=d' if chose and mine != theirs else ''}>{tds}</tr>")
+    head = "".join(f"<th>{html.escape(t(f'be_the_scheduler.col_{c}'))}</th>" for c in columns)
     st.html(f"<div class='wrap'><table class='w'><tr>{head}</tr>{''.join(lines)}</table></div>")
+    did = t("be_the_scheduler.did", used=m.given, budget=DOZEN.max_num_batched_tokens, into=len(m.admitted), out=len(m.preempted))
+    differing = sum(len(rows) for (mine, theirs, *_), rows in alike.items() if mine != theirs)
+    said = t("be_the_scheduler.differs", n=differing) if differing else t("be_the_scheduler.same")
+    return f"{said} {did}" if chose else did
 
 
 with frame.page("iteration"):
@@ -189,24 +203,23 @@ m = moments()[k - 1]
 colours = charts.COLOURS[frame.theme()]
 st.html(CSS.replace("KV", colours["kv"]).replace("INK", colours["paper"]).replace("PRE", colours["prefill"])
         .replace("WAIT", colours["waiting"]))
-told = st.container()  # once revealed, vLLM's decision stands above what was chosen
-plan, out = choose(m, flow.step != "ask")
-theirs = {r.request: r.got for r in m.rows if r.got}
-sides = bars(m, plan, out, t("be_the_scheduler.yours"))
+if not flow.revealed:
+    choose(m, flow.step != "ask")
+plan, out, _ = decided(m)
+explain = verdict(m, plan, out, bool(plan or out)) if flow.revealed else ""
+sides = bars(m, plan, out, t("be_the_scheduler.yours")) if plan or out or not flow.revealed else ""
 if flow.revealed:
-    sides += bars(m, theirs, set(m.preempted), t("be_the_scheduler.vllm"))
+    sides += bars(m, {r.request: r.got for r in m.rows if r.got}, set(m.preempted), t("be_the_scheduler.vllm"))
 st.html(f"<div class='bars'>{sides}</div>")
 owners = m.owners_after if flow.revealed else m.owners
 fresh = {b for b, r in m.owners_after.items() if m.owners.get(b) != r} if flow.revealed else set()
 st.html(grid(owners, m.usable, fresh))
-if flow.revealed:
-    with told:
-        verdict(m, plan, out, bool(plan or out))
 notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration))
 if flow.name == "pool":
     notes += "\n\n" + lesson.says(t("be_the_scheduler.victim_note"))
 following = k % len(moments()) + 1
-lesson.end(flow, explain=notes, then=(t("be_the_scheduler.then", k=following), {"k": following, "p": f"{flow.name}.ask"}))
+lesson.end(flow, explain=explain, note=notes,
+           then=(t("be_the_scheduler.then", k=following), {"k": following, "p": f"{flow.name}.ask"}))
 key = "engine_step"
 st.session_state[key] = k
 st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(

@@ -3,19 +3,18 @@
 from typing import Any
 
 import numpy as np
-import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, controls, frame, lesson, narration, series, state, terms
+from ui import charts, frame, lesson, narration, series, state, terms
 from ui.lesson import Flow, Scene
 from ui.text import seconds, t
 
 QUEUE = Scenario(
     request_rate=36, duration_s=40, prompt_tokens=512, output_tokens=256, max_num_seqs=64, max_num_batched_tokens=4096,
-    max_model_len=8192,
 )
+NARROW = QUEUE.but(max_num_seqs=256, max_num_batched_tokens=256)  # the other wall: seats stay free
 TOKENS = Scenario(
     request_rate=5, duration_s=40, prompt_tokens=4000, prompt_cv=0.3, output_tokens=400, max_num_seqs=256,
     max_num_batched_tokens=2048,
@@ -26,25 +25,20 @@ STARVE = Scenario(
     enable_chunked_prefill=False, enable_prefix_caching=False,
 )
 SEQS = (16, 32, 64, 96, 128, 192, 256, 384, 512)
-BUDGETS = (512, 1024, 2048, 4096, 8192, 16_384)
+BUDGETS = (256, 512, 1024, 2048, 4096, 8192, 16_384)
 SCENES = [
     Scene("queue", QUEUE.but(max_num_seqs=256), QUEUE, answers=("seats", "tokens", "gpu")),
+    Scene("other", NARROW.but(max_num_batched_tokens=2048), NARROW, answers=("seats", "tokens", "gpu")),
     Scene("tokens", TOKENS.but(max_num_batched_tokens=16_384), TOKENS, answers=("both", "trade", "reverse")),
     Scene("starve", STARVE, STARVE, answers=("chunk", "threshold", "prefix")),
 ]
 
 
 def draw_queue(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = frame.columns(2)
-        with left:
-            controls.knob("max_num_seqs", SEQS)
-        with right:
-            controls.knob("max_num_batched_tokens", BUDGETS)
-        lesson.presets([(t(f"two_budgets.queue_preset_{k}"), {"max_num_batched_tokens": 4096, **v}) for k, v in (
-            ("seats", {"max_num_seqs": 256}), ("tokens", {"max_num_seqs": 64, "max_num_batched_tokens": 16_384}),
-            ("few", {"max_num_seqs": 16}), ("more", {"max_num_seqs": 512}),
-        )], key="queue")
+    """A queue beside an idle GPU, twice: the seats are the wall, then the tokens."""
+    lesson.bench(flow, {"max_num_seqs": SEQS, "max_num_batched_tokens": BUDGETS}, [
+        (t(f"two_budgets.queue_preset_{k}"), {"max_num_seqs": n, "max_num_batched_tokens": m}) for k, n, m in (
+            ("seats", 256, 4096), ("tokens", 64, 16_384), ("more", 512, 4096), ("small", 256, 256))])
     b, a = state.runs(flow.s)
     words = narration.figures(b, a)
     shown = [("A", a), ("B", b)] if flow.revealed else [("A", a)]
@@ -68,17 +62,14 @@ def draw_queue(flow: Flow) -> None:
                     [charts.Part(t("two_budgets.part_queue"), "waiting", [q for q, _ in split]),
                      charts.Part(t("two_budgets.part_prefill"), "prefill", [p for _, p in split])],
                     height=lesson.PICTURE, words=seconds, alt=t(f"{alt}_split", **words))
-    lesson.end(flow, explain=t("two_budgets.queue_explain", **words),
-               note=lesson.says(t("two_budgets.queue_honest", **words)), run=b, against=a)
+    lesson.end(flow, explain=t(f"two_budgets.{flow.name}_explain", **words), run=b, against=a,
+               note=lesson.says(t("two_budgets.queue_honest", **words)) if flow.name == "queue" else "",
+               then=(t("two_budgets.other_then"), {"max_num_batched_tokens": 512}))
 
 
 def draw_tokens(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = frame.columns(2)
-        with left:
-            controls.knob("max_num_batched_tokens", BUDGETS)
-        with right:
-            lesson.presets([(f"{n:,}", {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)], key="tokens")
+    lesson.bench(flow, {"max_num_batched_tokens": BUDGETS},
+                 [(f"{n:,}", {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)])
     b, a = state.runs(flow.s)
     each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in BUDGETS]
     words = narration.figures(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
@@ -90,12 +81,13 @@ def draw_tokens(flow: Flow) -> None:
                 t(f"two_budgets.{name}_title"),
                 [charts.Line(BUDGETS, middle, "idle", "P50", dotted=True), charts.Line(BUDGETS, tail, colour, "P99")]
                 if flow.revealed else [],
-                x_title=t("two_budgets.tokens_axis"), x_start=512, x_end=16_384, log_x=True, y_end=max(tail) * 1.15,
+                x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
                 marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)
                        for word, run in shown],
                 height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),
             )
-    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a)
+    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a,
+               then=(t("two_budgets.tokens_then"), {"max_num_batched_tokens": 4096}))
 
 
 REMEDIES: dict[str, dict[str, Any]] = {
@@ -131,13 +123,9 @@ def short_figures(run: Run) -> tuple[float, float]:
 
 
 def draw_starve(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = st.columns([2, 3], vertical_alignment="bottom", gap="medium")
-        with left:
-            controls.knob("long_prompt_tokens", [2000, 5000, 10_000, 20_000, 30_000])
-        with right:
-            lesson.presets([(t(f"two_budgets.starve_preset_{k}"), {"long_prompt_tokens": n}) for k, n in
-                            (("lesson", 30_000), ("half", 10_000), ("short", 2000))], key="starve")
+    lesson.bench(flow, {"long_prompt_tokens": [2000, 5000, 10_000, 20_000, 30_000]}, [
+        (t(f"two_budgets.starve_preset_{k}"), {"long_prompt_tokens": n}) for k, n in
+        (("lesson", 30_000), ("half", 10_000), ("short", 2000))])
     base = STARVE.but(long_prompt_tokens=flow.s.b.long_prompt_tokens)
     runs = {k: state.run(base.but(**v), starving(base), f"starve{k}") for k, v in REMEDIES.items()}
     found = {k: short_figures(run) for k, run in runs.items()}
@@ -158,7 +146,7 @@ def draw_starve(flow: Flow) -> None:
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
-    if scene == "queue":
+    if scene in ("queue", "other"):
         a = state.run(s.a)
         return narration.figures(a, a)
     return {"long": f"{s.b.long_prompt_tokens:,}"}
@@ -169,5 +157,5 @@ with frame.page("budgets"):
                   "gpu_bandwidth", "gpu_busy", "enable_chunked_prefill", "long_prefill_token_threshold",
                   "enable_prefix_caching")
 flow = lesson.begin("two_budgets", SCENES, numbers)
-{"queue": draw_queue, "tokens": draw_tokens, "starve": draw_starve}[flow.name](flow)
+{"queue": draw_queue, "other": draw_queue, "tokens": draw_tokens, "starve": draw_starve}[flow.name](flow)
 state.publish()

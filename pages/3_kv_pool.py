@@ -27,6 +27,7 @@ THRASH = Scenario(
     request_rate=6, duration_s=40, prompt_tokens=3000, prompt_cv=0.3, output_tokens=300, output_cv=0.5, max_num_seqs=64,
     max_num_batched_tokens=2048, max_model_len=8192, num_gpu_blocks_override=4000, enable_prefix_caching=False,
 )
+SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95)
 SEATS = (64, 128, 192, 256, 320, 384, 448, 512)
 LINKS = (3.0, 6.0, 12.0, 25.0, 50.0, 100.0)  # GB/s
 VICTIMS = ("last_admitted", "fewest_remaining", "longest")
@@ -61,15 +62,10 @@ def four(flow: Flow, b: Run, a: Run) -> None:
 
 
 def draw_pool(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = frame.columns(2)
-        with left:
-            controls.knob("gpu_memory_utilization", [0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95])
-        with right:
-            controls.knob("max_num_batched_tokens", [2048, 4096, 8192, 16_384, 32_768])
-        budget = flow.scene.b.max_num_batched_tokens
-        lesson.presets([(t(f"kv_pool.pool_preset_{k}"), {"gpu_memory_utilization": u, "max_num_batched_tokens": n}) for k, u, n in
-                        (("more", 0.92, budget), ("half", 0.5, budget), ("steps", 0.92, 32_768))], key="pool")
+    budget = flow.scene.b.max_num_batched_tokens
+    lesson.bench(flow, {"gpu_memory_utilization": SHARES, "max_num_batched_tokens": [2048, 4096, 8192, 16_384, 32_768]}, [
+        (t(f"kv_pool.pool_preset_{k}"), {"gpu_memory_utilization": u, "max_num_batched_tokens": n}) for k, u, n in
+        (("more", 0.92, budget), ("half", 0.5, budget), ("steps", 0.92, 32_768))])
     try:
         b, a = plan(flow.s.b), plan(flow.s.a)
     except SimError as error:
@@ -93,19 +89,15 @@ def draw_pool(flow: Flow) -> None:
     )
     st.caption(" ".join(f":{badge}-badge[{t(f'kv_pool.{name}')}]" for name, badge in (
         ("weights", "blue"), ("activation", "orange"), ("graphs", "green"), ("kv_part", "violet"), ("unused", "gray"))))
-    lesson.end(flow, explain=t("kv_pool.pool_explain", **words) + f"\n\n`{b.log_line}`",
+    lesson.end(flow, explain=t("kv_pool.pool_explain", **words), note=f"{t('kv_pool.pool_log')} `{b.log_line}`",
                then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
 
 
 def draw_match(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = frame.columns(2)
-        with left:
-            controls.knob("max_num_seqs", SEATS)
-        with right:
-            controls.knob("num_gpu_blocks_override", [8000, 12_000, 16_129, 20_000, 24_000, 28_000, 32_257])
-        lesson.presets([(t(f"kv_pool.match_preset_{k}"), {"max_num_seqs": n, "num_gpu_blocks_override": blocks + 1}) for k, n, blocks in
-                        (("over", 512, BLOCKS), ("fit", 256, BLOCKS), ("few", 64, BLOCKS), ("double", 512, 2 * BLOCKS))], key="match")
+    pools = [8000, 12_000, BLOCKS + 1, 20_000, 24_000, 28_000, 2 * BLOCKS + 1]
+    lesson.bench(flow, {"max_num_seqs": SEATS, "num_gpu_blocks_override": pools}, [
+        (t(f"kv_pool.match_preset_{k}"), {"max_num_seqs": n, "num_gpu_blocks_override": blocks + 1}) for k, n, blocks in
+        (("over", 512, BLOCKS), ("fit", 256, BLOCKS), ("few", 64, BLOCKS), ("double", 512, 2 * BLOCKS))])
     b, a = state.runs(flow.s)
     four(flow, b, a)
     sb, sa = b.summary(), a.summary()
@@ -116,13 +108,12 @@ def draw_match(flow: Flow) -> None:
 
 
 def draw_signs(flow: Flow) -> None:
-    if lesson.bench(flow):
-        lesson.presets([
-            (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
-            (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
-            (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS + 1}),
-            (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS + 1}),
-        ], key="signs")
+    lesson.bench(flow, claims=[
+        (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
+        (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
+        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS + 1}),
+        (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS + 1}),
+    ])
     b, a = state.runs(flow.s)
     four(flow, b, a)
     lesson.end(flow, explain=t("kv_pool.signs_explain", **narration.figures(b, a)),
@@ -150,16 +141,12 @@ def first_victim(s: Scenario) -> dict[str, str]:
 
 def draw_blocks(flow: Flow) -> None:
     offset = int(flow.s.extra["k"])
-    if lesson.bench(flow):
-        key = "kv_step"
-        st.session_state[key] = offset
-        left, right = st.columns([2, 3], vertical_alignment="bottom", gap="medium")
-        with left:
-            st.slider(t("kv_pool.blocks_step"), -60, 60, key=key, on_change=lambda: state.change(k=st.session_state[key]))
-        with right:
-            lesson.presets([(t(f"kv_pool.blocks_at_{name}"), {"k": k}) for name, k in
-                            (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))]
-                           + [(controls.option("victim", v), {"victim": v}) for v in VICTIMS[::2]], key="blocks")
+    key = "kv_step"
+    st.session_state[key] = offset
+    lesson.bench(flow, {"k": lambda: st.slider(
+        t("kv_pool.blocks_step"), -60, 60, key=key, on_change=lambda: state.change(k=st.session_state[key]))}, [
+        *((t(f"kv_pool.blocks_at_{name}"), {"k": k}) for name, k in (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))),
+        *((controls.option("victim", v), {"victim": v}) for v in VICTIMS[::2])])
     p, words = preemption(state.run_key(flow.s.b), flow.s.b), first_victim(flow.s.b)
     if p is None:
         st.info(t("kv_pool.blocks_none"))
@@ -188,13 +175,8 @@ def draw_blocks(flow: Flow) -> None:
 
 
 def draw_mode(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
-        with left:
-            controls.knob("pcie_gb_s", LINKS)
-        with right:
-            lesson.presets([(t(f"kv_pool.mode_preset_{k}"), {"pcie_gb_s": g}) for k, g in
-                            (("slow", 3.0), ("today", 25.0), ("fast", 100.0))], key="mode")
+    lesson.bench(flow, {"pcie_gb_s": LINKS}, [
+        (t(f"kv_pool.mode_preset_{k}"), {"pcie_gb_s": g}) for k, g in (("slow", 3.0), ("today", 25.0), ("fast", 100.0))])
     swap = flow.s.b.but(preemption_mode="swap")
     recompute = state.run(swap.but(preemption_mode="recompute"))
     cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=256))
@@ -225,7 +207,7 @@ def draw_victim(flow: Flow) -> None:
     lesson.bench(flow)
     found = {v: state.run(flow.s.a.but(victim=v)).summary() for v in VICTIMS}
     shown = VICTIMS if flow.revealed else VICTIMS[:1]
-    names = [controls.option("victim", v) for v in shown]
+    names = [t(f"kv_pool.v_{v}") for v in shown]
     for place, (name, colour, of, words) in zip(frame.columns(4), (
         ("v_p99", "waiting", lambda s: s.e2e_p99, seconds), ("v_p50", "decode", lambda s: s.e2e_p50, seconds),
         ("v_preempt", "preempted", lambda s: s.preemptions, count), ("v_again", "prefill", lambda s: s.recomputed_tokens, count),
@@ -242,13 +224,9 @@ def draw_victim(flow: Flow) -> None:
 
 
 def draw_thrash(flow: Flow) -> None:
-    if lesson.bench(flow):
-        left, right = st.columns([3, 4], vertical_alignment="bottom", gap="medium")
-        with left:
-            controls.knob("max_num_seqs", [8, 16, 32, 64, 128])
-        with right:
-            lesson.presets([(t(f"kv_pool.thrash_preset_{k}"), {"scheduler_reserve_full_isl": gate, "max_num_seqs": n})
-                            for k, gate, n in (("off", False, 64), ("on", True, 64), ("few", False, 8))], key="thrash")
+    lesson.bench(flow, {"max_num_seqs": [8, 16, 32, 64, 128]}, [
+        (t(f"kv_pool.thrash_preset_{k}"), {"scheduler_reserve_full_isl": gate, "max_num_seqs": n})
+        for k, gate, n in (("off", False, 64), ("on", True, 64), ("few", False, 8))])
     b, a = state.runs(flow.s)
     four(flow, b, a)
     lesson.end(flow, explain=t("kv_pool.thrash_explain", **narration.figures(b, a)), run=b, against=a)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -147,16 +148,18 @@ flow = lesson.begin("experts", SCENES)
 b, a = flow.s.b, flow.s.a
 prefill = flow.name == "place"  # a decode step waits for memory, where a hot rank costs little
 
-left, middle, right = st.columns([3, 3, 5], gap="medium")
-with left:
-    controls.knob("expert_skew", list(SKEWS), label=t("experts.knob_skew"))
-with middle:
-    if prefill:
-        controls.knob("max_num_batched_tokens", list(BUDGETS), label=t("experts.knob_tokens"))
-    else:
-        controls.knob("max_num_seqs", list(BATCHES), label=t("experts.knob_batch"))
-with right:
-    pick_place()
+whole, copies = ({"enable_expert_parallel": on, "num_redundant_experts": n} for on, n in (PLACES["ep"], PLACES["eplb"]))
+size = ("max_num_batched_tokens", BUDGETS, "tokens") if prefill else ("max_num_seqs", BATCHES, "batch")
+small, big = (t("experts.try_small_batch"), {"max_num_seqs": 8}), (t("experts.try_big_batch"), {"max_num_seqs": 1024})
+skewed = (t("experts.try_skew"), {"expert_skew": 1.6})
+lesson.bench(flow, {
+    "expert_skew": partial(controls.knob, "expert_skew", SKEWS, label=t("experts.knob_skew")),
+    size[0]: partial(controls.knob, size[0], size[1], label=t(f"experts.knob_{size[2]}")), "num_redundant_experts": pick_place,
+}, {
+    "skew": [skewed, big, (t("experts.try_eplb"), copies)],
+    "batch": [small, big, (t("experts.try_sync"), {"async_scheduling": False}), (t("experts.try_one_card"), ONE_CARD)],
+    "place": [(t("experts.try_even"), {"expert_skew": 0.0}), skewed, (t("experts.try_ep"), whole), (t("experts.try_eplb"), copies)],
+}[flow.name])
 
 try:
     now, before = measure(b, prefill), measure(a, prefill)
@@ -165,7 +168,6 @@ except SimError as error:
     state.publish()
     st.stop()
 shape = catalog.model(b.model)
-tall = 178 if frame.projector() else 230  # px before the projector's enlargement
 names, shown = (["A", "B"], [before, now]) if flow.s.compared else (["B"], [now])
 
 
@@ -179,7 +181,7 @@ def draw_load() -> None:
     hot = experts.hot_expert_ratio(shape, b.expert_skew)
     charts.curve(
         t("experts.chart_load"), lines, x_title=t("experts.axis_expert"), x_start=1, x_end=shape.experts, log_x=True,
-        limits=[(t("experts.mean"), 1.0)], height=tall,
+        limits=[(t("experts.mean"), 1.0)], height=lesson.PICTURE,
         alt=t("experts.alt_load", experts=shape.experts, hot=hot), key="load",
     )
 
@@ -193,7 +195,7 @@ def draw_cards(step: Step) -> None:
     full = step.fullest()
     limits = [(t("experts.mean"), 1.0), *([(t("experts.fullest"), full)] if full > 1.15 else [])]
     charts.bars(
-        t("experts.chart_cards"), [str(n) for n in range(len(cards))], parts, limits=limits, height=tall,
+        t("experts.chart_cards"), [str(n) for n in range(len(cards))], parts, limits=limits, height=lesson.PICTURE,
         alt=t("experts.alt_cards", ranks=len(cards), rank=full, holders=int((stack[:, 0] > 0).sum())), key="cards",
     )
 
@@ -205,7 +207,7 @@ def draw_step() -> None:
     charts.bars(
         t("experts.chart_prefill" if prefill else "experts.chart_step"), ["A"] if alone else names,
         [charts.Part(t(f"settings.term.{p}"), colour, [step.parts[p] * 1e3 for step in bars_of]) for p, (_, colour) in series.STEP_PARTS.items()],
-        words=lambda v: f"{v:.1f}" if v > 170 * slowest else "", height=tall, key="step",
+        words=lambda v: f"{v:.1f}" if v > 170 * slowest else "", height=lesson.PICTURE, key="step",
         alt=t("experts.alt_step", before=seconds(before.seconds), after=seconds(bars_of[-1].seconds)),
     )
 
@@ -217,7 +219,7 @@ def draw_by_batch() -> None:
         t("experts.chart_batch"),
         [charts.Line(sizes, now.by_batch[p][: len(sizes)] * 1e3, colour, t(f"settings.term.{p}"))
          for p, (_, colour) in series.STEP_PARTS.items()],
-        x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=sizes[-1], height=tall,
+        x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=sizes[-1], height=lesson.PICTURE,
         marks=[(step.scenario.max_num_seqs, step.seconds * 1e3, word) for step, word in zip(shown, names, strict=True)
                if step.scenario.max_num_seqs <= sizes[-1]],
         limits=[(guess[1], guess[0] * before.seconds * 1e3)] if guess else [],
@@ -233,7 +235,7 @@ def draw_speed() -> None:
              for step, word in zip(shown, names, strict=True)]
     full = [(t("experts.pool_full", n=count(now.room)), float(now.speed()[-1]))] if now.room <= BATCHES[-1] else []
     charts.curve(
-        t("experts.chart_speed"), lines, x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=BATCHES[-1], height=tall,
+        t("experts.chart_speed"), lines, x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
         marks=[] if prefill else marks, limits=full,
         alt=t("experts.alt_speed", one=count(now.speed()[0]), many=count(now.speed()[-1]), room=now.room), key="speed",
     )
@@ -244,23 +246,22 @@ def ask() -> None:
     with top[0]:
         draw_step() if flow.name == "batch" else draw_load()
     with top[1]:
-        lesson.covered(230) if flow.name == "batch" else draw_cards(before if prefill else now)
+        lesson.covered() if flow.name == "batch" else draw_cards(before if prefill else now)
 
 
-def tell() -> None:
-    """This run in words: against A, then what the scene is about."""
-    told = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=signed(now.seconds / before.seconds),
+def told() -> str:
+    """What happened to the step, against A."""
+    words = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=signed(now.seconds / before.seconds),
                 rank=now.fullest(), rank_before=before.fullest(), hot=experts.hot_expert_ratio(shape, b.expert_skew),
                 touched_before=before.touched, touched_after=now.touched, experts=shape.experts)
     if flow.name == "batch":
         n, m = a.max_num_seqs, b.max_num_seqs
-        frame.note(t("experts.batch_reveal", n_before=n, n_after=m, tokens=m / n, ratio=now.seconds / before.seconds,
-                     token_before=seconds(before.seconds / n), token_after=seconds(now.seconds / m), **told))
-    elif flow.name == "place":
-        frame.note(t("experts.place_reveal", a=place_word(place_of(a)), b=place_word(place_of(b)), **told))
-    else:
-        verdict = "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
-        frame.note(t(f"experts.reveal_{verdict}", low=a.expert_skew, high=b.expert_skew, **told))
+        return t("experts.batch_reveal", n_before=n, n_after=m, tokens=m / n, ratio=now.seconds / before.seconds,
+                 token_before=seconds(before.seconds / n), token_after=seconds(now.seconds / m), **words)
+    if flow.name == "place":
+        return t("experts.place_reveal", a=place_word(place_of(a)), b=place_word(place_of(b)), **words)
+    verdict = "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
+    return t(f"experts.reveal_{verdict}", low=a.expert_skew, high=b.expert_skew, **words)
 
 
 def explain() -> str:
@@ -287,18 +288,6 @@ def explain() -> str:
     return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
 
 
-def more() -> None:
-    """The section's claims, one click each."""
-    small, big = (t("experts.try_small_batch"), {"max_num_seqs": 8}), (t("experts.try_big_batch"), {"max_num_seqs": 1024})
-    whole = (t("experts.try_ep"), {"enable_expert_parallel": True, "num_redundant_experts": 0})
-    copies = (t("experts.try_eplb"), {"enable_expert_parallel": True, "num_redundant_experts": REDUNDANT})
-    lesson.presets({
-        "skew": [(t("experts.try_skew"), {"expert_skew": 1.6}), big, copies],
-        "batch": [small, big, (t("experts.try_sync"), {"async_scheduling": False}), (t("experts.try_one_card"), ONE_CARD)],
-        "place": [(t("experts.try_even"), {"expert_skew": 0.0}), (t("experts.try_skew"), {"expert_skew": 1.6}), whole, copies],
-    }[flow.name], key="experts")
-
-
 top = frame.columns(2)
 if not flow.revealed:
     ask()
@@ -307,10 +296,10 @@ else:
         draw_by_batch() if flow.name == "batch" else draw_step()
     with top[1]:
         draw_speed() if flow.name == "batch" else draw_cards(now)
-    tell()
-    more()
-lesson.end(flow, explain=explain() if flow.revealed else "")
-if flow.revealed:
+    tried = {"skew": {"expert_skew": 1.6, "max_num_seqs": 1024}, "batch": {"max_num_seqs": 8}, "place": copies}[flow.name]
+    crowd = flow.name == "batch" and flow.step == "next"  # advice about seats: more clients than any of them
+    lesson.end(flow, explain=told(), note=explain(), then=(t(f"experts.{flow.name}_then"), tried),
+               run=state.run(b.but(num_clients=BATCHES[-1], num_requests=BATCHES[-1])) if crowd else None)
     bottom = frame.columns(2)
     with bottom[0]:
         draw_load()

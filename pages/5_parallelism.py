@@ -136,15 +136,14 @@ with frame.page("parallel"):
 flow = lesson.begin("parallelism", SCENES)
 b, a = flow.s.b, flow.s.a
 shape, users = catalog.model(b.model), b.num_clients
-tall = 178 if frame.projector() else 230  # px before the projector's enlargement
-
-left, middle, right = st.columns([4, 4, 5], gap="medium")
-with left:
-    controls.knob("num_clients", list(USERS), label=t("parallelism.knob_users"))
-with middle:
-    controls.choice("link", label=t("parallelism.knob_link"))
-with right:
-    pick_model()
+alone, crowd = ((t(f"parallelism.try_{n}"), {"num_clients": k, "num_requests": 4 * k}) for n, k in (("one", 1), ("many", 256)))
+models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
+    ("small", MODELS[0]), ("large", MODELS[1]), ("heads", MODELS[2]), ("mla", MODELS[4]))]
+pcie = (t("parallelism.try_pcie"), {"link": "pcie"})
+lesson.bench(flow, {
+    "num_clients": partial(controls.knob, "num_clients", USERS, label=t("parallelism.knob_users")),
+    "link": partial(controls.choice, "link", label=t("parallelism.knob_link")), "model": pick_model,
+}, models if flow.name == "kv" else [alone, crowd, pcie, (t("parallelism.try_nvlink"), {"link": "nvlink"}), models[-1]])
 
 seen = {tp: look(b, tp, users) for tp in LAYOUTS}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
@@ -163,7 +162,7 @@ def draw_rate() -> None:
     best = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
     charts.bars(
         t("parallelism.chart_rate"), names, [charts.Part("", "decode", [f.summary.output_tok_s for f in fit.values()])],
-        words=lambda v: f"{v:,.0f}", height=tall, alt=t("parallelism.alt_rate", users=users, best=name(best)), key="rate",
+        words=lambda v: f"{v:,.0f}", height=lesson.PICTURE, alt=t("parallelism.alt_rate", users=users, best=name(best)), key="rate",
     )
 
 
@@ -174,7 +173,7 @@ def draw_steps() -> None:
     ]
     highest = max(f.step for f in fit.values()) * 1e3
     charts.bars(
-        t("parallelism.chart_step"), names, parts, height=tall, key="steps", words=lambda v: f"{v:.1f}" if v > 0.17 * highest else "",
+        t("parallelism.chart_step"), names, parts, height=lesson.PICTURE, key="steps", words=lambda v: f"{v:.1f}" if v > 0.17 * highest else "",
         alt=t("parallelism.alt_step", slow_layout=name(first), slow=seconds(fit[first].step), fast_layout=name(last),
               fast=seconds(fit[last].step), comm=percent(fit[last].parts["all_reduce"] / fit[last].step)),
     )
@@ -187,7 +186,7 @@ def draw_pools() -> None:
     charts.bars(
         t("parallelism.chart_pools"), names,
         [charts.Part(t("parallelism.kv_engine"), "kv", one), charts.Part(t("parallelism.kv_others"), "idle", rest)],
-        words=lambda v: f"{v:,.0f}" if v > 0.09 * largest else "", height=tall,
+        words=lambda v: f"{v:,.0f}" if v > 0.09 * largest else "", height=lesson.PICTURE,
         alt=t("parallelism.alt_pools", best=name(max(fit, key=lambda tp: fit[tp].all_tokens))), key="pools",
     )
 
@@ -195,7 +194,7 @@ def draw_pools() -> None:
 def draw_memory() -> None:
     parts = [charts.Part(t(f"parallelism.memory_{p}"), colour, [f.memory[p] / GIB for f in fit.values()]) for p, colour in MEMORY.items()]
     charts.bars(
-        t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 4 else "", height=tall, key="memory",
+        t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 4 else "", height=lesson.PICTURE, key="memory",
         alt=t("parallelism.alt_memory", first=name(first), kv_first=fit[first].memory["kv"] / GIB, last=name(last),
               kv_last=fit[last].memory["kv"] / GIB),
     )
@@ -204,7 +203,7 @@ def draw_memory() -> None:
 def draw_card_tokens() -> None:
     values = [f.card_tokens / 1e3 for f in fit.values()]
     charts.bars(
-        t("parallelism.chart_card"), names, [charts.Part("", "kv", values)], words=lambda v: f"{v:,.0f}", height=tall, key="card",
+        t("parallelism.chart_card"), names, [charts.Part("", "kv", values)], words=lambda v: f"{v:,.0f}", height=lesson.PICTURE, key="card",
         limits=[(t("parallelism.unchanged"), values[0])],
         alt=t("parallelism.alt_card", first=name(first), few=values[0], last=name(last), many=values[-1]),
     )
@@ -221,7 +220,7 @@ def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]
     drawn = [charts.Line(USERS, y, LINES[tp], name(tp)) for tp, y in lines.items()]
     guess = flow.guess_line()
     charts.curve(
-        t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=tall,
+        t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE,
         marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == last],
         limits=[(guess[1], lines[first][0] / guess[0])] if guess else [],
         alt=t("parallelism.alt_tpot", crossings=words or t("parallelism.no_crossing")), key="tpot",
@@ -238,28 +237,27 @@ def table(lines: dict[int, list[float]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def tell() -> None:
+def told() -> str:
     """The scene's answer from these runs."""
     if flow.name == "layout":
         best, worst = (pick(fit, key=lambda tp: fit[tp].summary.output_tok_s) for pick in (max, min))
-        frame.note(t(
+        return t(
             "parallelism.reveal", users=users, **{f"{key}{what}": value for key, tp in (("best", best), ("worst", worst)) for what, value in (
                 ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)), ("_cost", fit[tp].cost))},
-        ))
-    elif flow.name == "alone":
+        ).replace("$", r"\$")
+    if flow.name == "alone":
         fast, slow = (pick(fit, key=lambda tp: fit[tp].summary.tpot_mean) for pick in (min, max))
-        frame.note(t(
+        return t(
             "parallelism.fastest", users=users, fast=name(fast), fast_tpot=seconds(fit[fast].summary.tpot_mean), slow=name(slow),
             slow_tpot=seconds(fit[slow].summary.tpot_mean), ratio=fit[slow].summary.tpot_mean / fit[fast].summary.tpot_mean,
             cards=fast, over=slow,
-        ))
-    else:
-        one, all_ = fit[first], fit[last]
-        frame.note(t(
-            "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
-            ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB, gib_last=all_.memory["kv"] / GIB,
-            bytes_first=shape.kv_values_per_token(first) * 2 / 1024, bytes_last=shape.kv_values_per_token(last) * 2 / 1024,
-        ))
+        )
+    one, all_ = fit[first], fit[last]
+    return t(
+        "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
+        ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB, gib_last=all_.memory["kv"] / GIB,
+        bytes_first=shape.kv_values_per_token(first) * 2 / 1024, bytes_last=shape.kv_values_per_token(last) * 2 / 1024,
+    )
 
 
 def comparison() -> str:
@@ -300,21 +298,12 @@ def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) 
     return "\n\n".join(filter(None, said))
 
 
-def more() -> None:
-    """The section's claims, one click each."""
-    alone, crowd = (t("parallelism.try_one"), {"num_clients": 1, "num_requests": 4}), (t("parallelism.try_many"), {"num_clients": 256, "num_requests": 1024})
-    pcie, nvlink = (t("parallelism.try_pcie"), {"link": "pcie"}), (t("parallelism.try_nvlink"), {"link": "nvlink"})
-    models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
-        ("small", MODELS[0]), ("large", MODELS[1]), ("heads", MODELS[2]), ("mla", MODELS[4]))]
-    lesson.presets(models if flow.name == "kv" else [alone, crowd, pcie, nvlink, models[-1]], key="parallel")
-
-
 top = frame.columns(2)
 if not flow.revealed:
     with top[0]:
         draw_memory() if flow.name == "kv" else draw_pools()
     with top[1]:
-        lesson.covered(230)
+        lesson.covered()
 else:
     lines = all_users()
     cross = crossings(USERS, lines)
@@ -323,10 +312,10 @@ else:
     for column, draw in zip(top, first_row[flow.name], strict=True):
         with column:
             draw()
-    tell()
-    more()
-lesson.end(flow, explain=explain(lines, cross) if flow.revealed else "")
-if flow.revealed:
+    own = laid_out(b, b.tensor_parallel_size, users)
+    then = {"layout": pcie[1], "alone": crowd[1], "kv": models[-1][1]}[flow.name]
+    lesson.end(flow, explain=told(), note=explain(lines, cross), then=(t(f"parallelism.{flow.name}_then"), then),
+               run=state.run(own) if flow.step == "next" and b.tensor_parallel_size in fit else None)
     for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):
         with column:
             draw()

@@ -130,6 +130,11 @@ class Figures:
         return self.preemptions_per_s == 0 or self.preemptions_delta == 0
 
     @property
+    def thrown_out(self) -> bool:
+        """Preempting again and again, not once."""
+        return (self.preemptions or 0) >= 1 and (self.preemptions_per_s or 0) >= 0.02
+
+    @property
     def stands_at_cap(self) -> bool:
         return self.cap is not None and self.running is not None and self.running >= self.cap - max(1.0, 0.03 * self.cap)
 
@@ -382,9 +387,12 @@ PASTE_RULES = (
 """What a paste says: the first rule that holds."""
 
 RUN_RULES = (
-    (Rule(lambda f: (f.preemptions or 0) >= 1 and (f.preemptions_per_s or 0) >= 0.02,
-          "PAST_SWEET_SPOT", "run", cure=_fewer_seats, promise="preemptions", others="KV_FULL_WITH_QUEUE",
-          measure="preemption_rate lengths"),),
+    (
+        Rule(lambda f: f.thrown_out and f.queue < 0.1 * (f.running or 0) and (f.running_max or 0) < 0.9 * (f.cap or 0),
+             "KV_FULL", "all_in", cure=_more_kv, promise="preemptions", others="PAST_SWEET_SPOT", measure="preemption_rate lengths"),
+        Rule(lambda f: f.thrown_out, "PAST_SWEET_SPOT", "run", cure=_fewer_seats, promise="preemptions", others="KV_FULL_WITH_QUEUE",
+             measure="preemption_rate lengths"),
+    ),
     (
         Rule(lambda f: f.cause == "cap" and f.kv < KV_TIGHT, "BUDGET_SMALL", cure=_more_seats, promise="queue_mean",
              others="OVERLOADED HOST_BOUND", measure="gpu preemption_rate"),

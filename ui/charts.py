@@ -338,7 +338,7 @@ def _layout(title: str, height: int, right_words: Sequence[str]) -> dict[str, An
         "linecolor": colours["idle"], "fixedrange": True, "nticks": 6,
     }
     return {
-        "height": round(height * scale), "showlegend": False, "hovermode": "x unified",
+        "height": height, "showlegend": False, "hovermode": "x unified",
         "title": {"text": f"<b>{title}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
                   "yanchor": "top", "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
         "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
@@ -377,7 +377,7 @@ def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, heigh
     if not named or top <= low:
         return []
     share = [(np.log10(y / low) / np.log10(top / low) if log and y > 0 else (y - low) / (top - low)) for _, y in named]
-    gap = 17.0 / max(height - 76.0, 40.0)
+    gap = 17.0 * _scale() / max(height - 76.0 * _scale(), 40.0)
     place = [min(max(float(s), 0.0), 1.0) for s in share]
     for i in range(1, len(place)):
         place[i] = max(place[i], place[i - 1] + gap)
@@ -404,7 +404,7 @@ def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: 
     })
     layout["annotations"].append({
         "xref": "paper", "x": 0, "xanchor": "left", "y": at, "yanchor": "bottom", "showarrow": False, "xshift": 4,
-        "text": name if percent and value == 100 else f"{name} = {shown}" if name else shown,
+        "text": name if percent and value == 100 else f"{name} {shown}" if name else shown,
         "font": {"size": 12.5 * _scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
         "borderpad": 0,
     })

@@ -67,31 +67,43 @@ CSS = """<style>
 .st-key-knobs{gap:.35rem!important}
 .stMain h1{padding:0;font-size:1.4rem;letter-spacing:-.01em}
 .stMain .stButtonGroup [role=group],.stMain .stButtonGroup [role=radiogroup],.stMain .stButtonGroup>div{flex-wrap:wrap}
-[class*=st-key-preset_] button{min-height:1.9rem;padding:.05rem .6rem}[class*=st-key-preset_] button p{font-size:.875rem}
-.st-key-takeaway p{font-size:1.12rem;line-height:1.5}
+[class*=st-key-preset_] button,.st-key-lesson_try button{min-height:1.9rem;padding:.05rem .6rem}
+[class*=st-key-preset_] button p,.st-key-lesson_try button p{font-size:.875rem}[class*=st-key-presets_]{gap:.4rem .5rem!important}
+@media (min-width:641px){.st-key-try_next{flex-wrap:nowrap!important}}
+.st-key-takeaway p{font-size:1.12rem;line-height:1.45}.st-key-lesson_row{min-height:2.6rem}
+.st-key-told{border-left:3px solid var(--if-accent);padding-left:.8rem}.st-key-told p{font-size:.95rem;line-height:1.5}
 .stMain [data-testid=stVerticalBlock]{gap:.6rem}
 .stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
-.if-tile{padding:.55rem .8rem .5rem;background:var(--if-paper);min-width:0}
+.if-tile{padding:.55rem .65rem .5rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.3rem}
-.if-tile .v{font-size:1.4rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
+.if-tile .v{font-size:1.35rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
 .if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
 .if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
 .if-tile>.d{white-space:normal;line-height:1.3}.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
-.if-question{font-size:1.12rem;font-weight:600;line-height:1.5;max-width:56rem}
+.if-question{font-size:1.12rem;font-weight:600;line-height:1.45}
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
 @media (max-width:640px){.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
 %s</style>"""
-PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76}.stMain .block-container{padding:.6rem 1.2rem 1rem;max-width:none}
-.stMain [data-testid=stVerticalBlock]{gap:.4rem}.stMain h1{font-size:1.15rem}.if-question{font-size:1.05rem;line-height:1.35}
-.stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd{display:none}
+PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76;width:14.5rem!important}
+.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}
+.stMain .block-container{padding:.6rem 1.2rem 1rem;max-width:none}
+.stMain [data-testid=stVerticalBlock]{gap:.4rem}.stMain [data-testid=stHorizontalBlock]{gap:1rem}.stMain h1{font-size:1.15rem}
+.if-question{font-size:1.05rem;line-height:1.35}.st-key-takeaway p{font-size:1.05rem;line-height:1.35}
+.st-key-told p{font-size:.9rem;line-height:1.4}.st-key-told [data-testid=stVerticalBlock]{gap:.2rem}
+.stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd,.stMain .st-key-lesson_show{display:none}
+.stMain .stButton button{min-height:1.9rem;padding:.05rem .6rem}
+@media (min-width:641px){.stMain:has(.st-key-lesson_row) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
+.stMain:has(.st-key-lesson_row) .st-key-heading h1{clip-path:inset(50%);position:absolute}
+.stMain:has(.st-key-lesson_row) .st-key-actions [data-testid=stPopover] p{display:none}}
 """
+"""A lesson's heading gives its place to the pictures: the menu says where one is."""
 CLICKER = """if (!window.clicker) { window.clicker = true; window.addEventListener('keydown', e => {
 if (e.key !== 'PageDown' || !e.target.matches?.('input[type=checkbox],input[type=range]')) return;
 e.stopImmediatePropagation(); e.preventDefault(); e.target.blur();

@@ -2,10 +2,9 @@
 
     frame.page("kv")
     flow = lesson.begin("kv_pool", SCENES)         # question, prediction, the one primary button; the takeaway at the end
-    if lesson.bench(flow):                         # before the reveal: which A is shown, which B is hidden
-        ...knobs and presets...
+    lesson.bench(flow, {"max_num_seqs": [64, 256]}, CLAIMS)     # what A and B are; once revealed, the knobs
     ...pictures of flow.s.b and flow.s.a; what gives the answer away only `if flow.revealed`...
-    lesson.end(flow, explain="...", run=b, against=a)      # what happened; what to try next
+    lesson.end(flow, explain="...", run=b, against=a)      # above the pictures: what happened, what to try next
     state.publish()
 
 A page is a handful of scenes, each with one question about one change: from A (`Scene.a`, what you have) to B
@@ -17,21 +16,21 @@ that a link opens a page at any point of the lesson; what was predicted stays wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
 
 from sim.advice import Figures, advise, changes
 from sim.results import Run
-from sim.scenario import SETTINGS, Scenario, SimError
+from sim.scenario import SETTINGS, Scenario
 from sim.sentences import Blanks
-from ui import charts, frame, narration, state
+from ui import charts, controls, frame, narration, state
 from ui.text import t
 
 STEPS = ("ask", "lock", "reveal", "next")
 """ask: choose an answer. lock: it is fixed. reveal: the result shows. next: the takeaway and where to go from here."""
-PICTURE = 260
+PICTURE = 240
 """Height of a scene's pictures, px: with what was said about them they fit on a screen of 1280x720."""
 
 
@@ -61,13 +60,18 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number)."""
+    """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number).
+
+    told: the place above the pictures for what happened; movable: the settings that this scene's knobs and claims move.
+    """
 
     page: str
     scene: Scene
     step: str
     answer: str | float | None
     s: state.State
+    told: Any = None
+    movable: set[str] = field(default_factory=set)
 
     @property
     def revealed(self) -> bool:
@@ -137,27 +141,24 @@ def begin(
 
     if len(scenes) > 1:
         _tabs(page, names, index, go)
-    left, right = st.columns([7, 5], vertical_alignment="center", gap="medium")
-    with left:
-        if step == "next":
-            with st.container(key="takeaway"):
-                st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
-        else:
-            frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
-    with right:
+    if step == "next":
+        with st.container(key="takeaway"):
+            st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
+    else:
+        frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
+    with st.container(horizontal=True, vertical_alignment="center", key="lesson_row"):
         if step == "ask":
             _predict(page, scene)
         else:
             _said(flow)
-        with st.container(horizontal=True, vertical_alignment="center"):
-            words = _button(flow, scenes, index)
-            st.button(words, key="lesson_primary", type="primary", shortcut="PageDown", on_click=advance)
-            if not flow.revealed:
-                st.button(t("lesson.show"), key="lesson_show", type="tertiary", on_click=go, args=(index, "reveal"))
-            else:
-                st.button(t("lesson.again"), key="lesson_again", type="tertiary", on_click=again)
+        words = _button(flow, scenes, index)
+        st.button(words, key="lesson_primary", type="primary", shortcut="PageDown", on_click=advance)
+        if not flow.revealed:
+            st.button(t("lesson.show"), key="lesson_show", type="tertiary", on_click=go, args=(index, "reveal"))
+        else:
+            st.button(t("lesson.again"), key="lesson_again", type="tertiary", on_click=again)
     state.notices()
-    return flow
+    return replace(flow, told=st.container(key="told")) if flow.revealed else flow
 
 
 def lines(flow: Flow, of: Callable[..., tuple[Any, Any]], b: Run, a: Run, colour: str) -> list[charts.Line]:
@@ -165,58 +166,74 @@ def lines(flow: Flow, of: Callable[..., tuple[Any, Any]], b: Run, a: Run, colour
     return charts.both(of, b, a, colour) if flow.revealed else [charts.Line(*of(a), colour, "A")]
 
 
-def bench(flow: Flow) -> bool:
-    """Whether the knobs may be shown: not before the reveal, when the picture is A's. Says then what A and B are."""
+def bench(
+    flow: Flow, knobs: Mapping[str, Any] | None = None, claims: Sequence[tuple[str, dict[str, Any]]] = ()
+) -> bool:
+    """Before the reveal what A and B are; then (and this is returned) the knobs and the section's claims, one click each.
+
+    knobs: field -> its stops, or a function that draws its widget. claims: as `presets` takes them.
+    """
+    knobs = knobs or {}
     if not flow.revealed:
         st.caption(t("lesson.shown", what=narration.settings(flow.s.b, flow.s.a)) if flow.s.compared else t("lesson.shown_one"))
-    return flow.revealed
+    if not flow.revealed or not (knobs or claims):
+        return flow.revealed
+    flow.movable.update(knobs, *(changes for _, changes in claims))
+    wide = len(knobs) > 2  # the claims then have a row of their own
+    places = st.columns([3] * len(knobs) + [4] * (not wide), vertical_alignment="bottom", gap="medium")
+    for place, (name, stops) in zip(places, knobs.items(), strict=False):
+        with place:
+            stops() if callable(stops) else controls.knob(name, stops)
+    with st.container() if wide else places[-1]:
+        presets(claims, key=flow.name)
+    return True
 
 
 def end(
     flow: Flow, *, explain: str = "", note: str = "", run: Run | None = None, against: Run | None = None,
     then: tuple[str, dict[str, Any]] | None = None,
 ) -> None:
-    """Under the picture, once revealed: what happened, in this run's numbers, and then what to try next.
+    """Once revealed: above the pictures what happened, in this run's numbers, and what to try next; below them the rest.
 
     explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
-    something else, what changed is said from them. note: what holds besides. At the end follows one thing to try, by
-    `sim.advice` about `run` if it has any, else `then`: (words, changes of B and extras).
+    something else, what changed is said from them. note: what holds besides. One thing to try comes from `sim.advice`
+    about `run`, if that moves what this scene lets one move and does not lead back to A; else it is `then`: (words,
+    changes of B and extras).
     """
     if not flow.revealed:
         return
     if run and against and not flow.untouched:
         explain = narration.changed(run.summary(), against.summary(), run.scenario, against.scenario) or t("lesson.same")
-    for words in (explain, note):
-        if words:
-            st.markdown(words)
-    if flow.step == "next":
-        _try_next(*(_advised(run) or then or ("", {})))
+    with flow.told:
+        if explain:
+            st.markdown(explain)
+        if flow.step == "next":
+            _try_next(*(_advised(flow, run) or then or ("", {})))
+    if note:
+        st.markdown(note)
 
 
-def _advised(run: Run | None) -> tuple[str, dict[str, Any]] | None:
-    """What the advice for this run says, and the changes that it names."""
-    advice = advise(Figures.of(run))[:1] if run else []
-    if not advice or advice[0].healthy:
-        return None
-    try:
-        wanted = changes(advice[0], run.scenario) if run else {}
-    except SimError:
-        wanted = {}
-    return t(f"advice.{advice[0].action_key}").format_map(Blanks(advice[0].params)), wanted
+def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
+    """The first advice for this run that one can follow here: its words, and the changes that it names."""
+    for advice in advise(Figures.of(run)) if run else []:
+        wanted = changes(advice, run.scenario) if run else {}
+        if wanted and flow.movable.issuperset(wanted) and flow.s.b.but(**wanted) != flow.s.a:
+            return t(f"advice.{advice.action_key}").format_map(Blanks(advice.params)), wanted
+    return None
 
 
 def _try_next(words: str, wanted: dict[str, Any]) -> None:
     if not words:
         return
-    st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
-    settings = {k: v for k, v in wanted.items() if k in SETTINGS}
-    if wanted:
-        label = ", ".join(f"{state.label(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
-        st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
+    with st.container(horizontal=True, vertical_alignment="center", key="try_next"):
+        st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
+        settings = {k: v for k, v in wanted.items() if k in SETTINGS}
+        if wanted:
+            label = ", ".join(f"{narration.name(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
+            st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
 
 
-
-def covered(height: int = 260) -> None:
+def covered(height: int = PICTURE) -> None:
     """The place of a picture that would give the answer away."""
     with st.container(border=True, height=height, vertical_alignment="center", horizontal_alignment="center"):
         st.markdown(f":material/visibility_off: {t('lesson.covered')}", width="content")
@@ -225,7 +242,7 @@ def covered(height: int = 260) -> None:
 def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
     """Claims one click away: buttons (label, changes of B and extras), the one that holds now with a tick."""
     s = state.current()
-    with st.container(horizontal=True, gap="small"):
+    with st.container(horizontal=True, key=f"presets_{key}"):
         for i, (words, changes) in enumerate(entries):
             here = all((s.extra[k] if k in s.extra else getattr(s.b, k)) == v for k, v in changes.items())
             st.button(

@@ -5,7 +5,7 @@ import numpy as np
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import frame, gantt, lesson, state, terms
+from ui import frame, gantt, lesson, series, state, terms
 from ui.lesson import Flow, Guess, Scene
 from ui.text import count, percent, seconds, t
 
@@ -160,7 +160,7 @@ def draw_few(flow: Flow) -> None:
             lesson.covered(lesson.PICTURE)
         return
     terms = [step_terms(continuous[n]) for n in USERS]
-    parts = [("fixed", "preempted", ("fixed", "host", "all_reduce")), ("weights", "prefill", ("linear", "experts", "head")),
+    parts = [("fixed", "idle", ("fixed", "host", "all_reduce")), ("weights", series.STEP_PARTS["linear"][1], ("linear", "experts", "head")),
              ("kv", "kv", ("attention_decode", "attention_prefill"))]
     values = {name: [sum(1e3 * term.get(k, 0.0) for k in keys) for term in terms] for name, _, keys in parts}
     with right:

@@ -54,7 +54,7 @@ def draw_queue(flow: Flow) -> None:
         charts.timeline(t("two_budgets.waiting"), lesson.lines(flow, series.waiting, b, a, "waiting"), x_end=end, y_end=top,
                         height=lesson.PICTURE, alt=t(f"{alt}_waiting", **words))
     with row[2]:
-        charts.timeline(t("two_budgets.gpu"), lesson.lines(flow, series.utilisation, b, a, "prefill"), x_end=end, percent=True,
+        charts.timeline(t("two_budgets.gpu"), lesson.lines(flow, series.utilisation, b, a, "ink"), x_end=end, percent=True,
                         height=lesson.PICTURE, alt=t(f"{alt}_gpu", **words))
     with row[3]:
         split = [series.ttft_split(run, 0.5) for _, run in shown]

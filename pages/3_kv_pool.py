@@ -78,17 +78,18 @@ def draw_pool(flow: Flow) -> None:
              "util_b": f"{flow.s.b.gpu_memory_utilization:g}", "blocks_a": f"{a.num_gpu_blocks:,}", "one": f"{one:,}",
              "blocks_b": f"{b.num_gpu_blocks:,}", "holds_a": str(holds["a"]), "holds_b": str(holds["b"]),
              "gain": change(b.kv, a.kv), "weights": f"{b.weights / GIB:.1f}", "tokens_b": f"{b.kv_tokens:,}"}
-    parts = [("weights", "prefill", lambda p: p.weights), ("activation", "waiting", lambda p: p.activation),
-             ("graphs", "decode", lambda p: p.graphs + p.other), ("kv_part", "kv", lambda p: p.kv),
-             ("unused", "idle", lambda p: p.total - p.requested)]
+    parts = [
+        charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in (
+            ("weights", series.STEP_PARTS["linear"][1], lambda p: p.weights), ("activation", "soft", lambda p: p.activation),
+            ("graphs", "ink", lambda p: p.graphs + p.other), ("kv_part", "kv", lambda p: p.kv),
+            ("unused", "idle", lambda p: p.total - p.requested))
+    ]
     charts.bars(
-        t("kv_pool.memory"), [name for name, _ in shown],
-        [charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in parts],
+        t("kv_pool.memory"), [name for name, _ in shown], parts,
         height=lesson.PICTURE, horizontal=True, words=lambda v: f"{v:.1f}", y_end=b.total / GIB,
         alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
     )
-    st.caption(" ".join(f":{badge}-badge[{t(f'kv_pool.{name}')}]" for name, badge in (
-        ("weights", "blue"), ("activation", "orange"), ("graphs", "green"), ("kv_part", "violet"), ("unused", "gray"))))
+    charts.swatches(parts)
     lesson.end(flow, explain=t("kv_pool.pool_explain", **words), note=f"{t('kv_pool.pool_log')} `{b.log_line}`",
                then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
 

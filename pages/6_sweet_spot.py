@@ -145,7 +145,7 @@ def climb(flow: lesson.Flow) -> None:
         )
     for place, (title, colour, values, share) in zip(narrow, (
         ("chart_queue", "waiting", [s.waiting_mean for s in each], False),
-        ("chart_gpu", "prefill", [s.gpu_compute for s in each], True),
+        ("chart_gpu", "ink", [s.gpu_compute for s in each], True),
         ("chart_preemptions", "preempted", [float(s.preemptions) for s in each], False),
     ), strict=True):
         with place:
@@ -231,7 +231,7 @@ def experiment(flow: lesson.Flow) -> None:
             st.table({t(f"sweet_spot.col_{what}"): list(column) for what, column in
                       zip(("what", "lesson", "run"), zip(*rows, strict=True), strict=True)})
         else:
-            charts.timeline(t("sweet_spot.chart_gpu"), [charts.Line(*series.utilisation(run_a), "prefill", "A")], percent=True, key="g",
+            charts.timeline(t("sweet_spot.chart_gpu"), [charts.Line(*series.utilisation(run_a), "ink", "A")], percent=True, key="g",
                             height=lesson.PICTURE, alt=t("sweet_spot.alt_gpu", a=sa.gpu_compute))
     if flow.name == "first":
         b = flow.s.b
@@ -381,11 +381,16 @@ def hunt(flow: lesson.Flow) -> None:
     job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}", begin=True)
     limits = {**NO_PREEMPTION, "ttft_p99": b.slo_ttft_s, "itl_p99": b.slo_tpot_s}
 
-    def make(watch: Callable[[Tried], None]) -> Answer:
-        return search(base, ranges, limits, maximise="qps", watch=watch, made=job.runs)
+    def make(watch: Callable[[Tried], None]) -> Answer | None:
+        try:
+            return search(base, ranges, limits, maximise="qps", watch=watch, made=job.runs)
+        except SimError:  # nothing that runs: each run says why
+            return None
 
     sweep_map.switch(job, t("sweet_spot.search_on"), done=job.answer is not None)
     sweep_map.work(job, make, total, whole=False)
+    if not job.runs:  # stopped before the first was made
+        return lesson.end(flow)
     best = max(job.runs, key=lambda tried: tried.rank)
     found = {"runs": len(job.runs), "all": f"{total:,}"}
     said = [t("sweet_spot.search_stopped", **found) if not job.answer else t("sweet_spot.search_done", **found),

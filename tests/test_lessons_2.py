@@ -17,7 +17,7 @@ from sim.step_time import StepTime
 ROOT = Path(__file__).parent.parent
 SCENES = {
     "4_experts": ("skew", "batch", "place"), "5_parallelism": ("layout", "alone", "kv"),
-    "6_sweet_spot": ("climb", "first", "second", "map", "targets", "knee"),
+    "6_sweet_spot": ("climb", "first", "second", "map", "search", "targets", "knee"),
 }
 
 
@@ -167,6 +167,15 @@ def test_the_climb_raises_says_stop_and_why() -> None:
 def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
     said = re.search(r"([\d.]+) × the load before", words(page("6_sweet_spot", p="knee.reveal")))
     assert said and float(said[1]) > 1.5
+
+
+def test_a_search_that_was_stopped_before_its_first_run_waits_for_a_click() -> None:
+    app = page("6_sweet_spot", p="search.reveal", gpus="4")
+    job = app.session_state["job_search"]
+    assert job.answer and len(job.runs) > 10
+    job.runs.clear()
+    job.answer, job.going = None, False
+    assert not app.run().exception and not app.button(key="job_run").disabled
 
 
 def test_under_the_hood_shows_no_unknown_as_a_figure():

@@ -13,6 +13,7 @@ belongs in the title. B is solid, A is dotted: `both(series_of, b, a, colour)` m
 
 from __future__ import annotations
 
+import html
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,13 +119,13 @@ def curve(
     traces += [_line(line, x, y, band) for line, x, y in shown]
     if marks:
         traces.append(_points([m[0] for m in marks], [m[1] * factor for m in marks], [m[2] for m in marks]))
-    layout = _layout(title, height, right_words=[line.label for line in lines])
+    layout = base_layout(title, height, right_words=[line.label for line in lines])
     low = 0.0
     if log_y:
         values = np.concatenate([y[np.isfinite(y) & (y > 0)] for _, _, y in shown] or [np.ones(1)])
         low = float(values.min()) * 0.8 if len(values) else 0.1
         top = max(float(values.max()) if len(values) else 1.0, *(v * factor for _, v in limits), low * 2) * 1.25
-    layout["xaxis"] |= {"title": _axis_title(x_title), "range": _range(x_start, right, log_x)}
+    layout["xaxis"] |= {"title": axis_title(x_title), "range": _range(x_start, right, log_x)}
     layout["yaxis"] |= {"range": _range(low, top, log_y)}
     if log_x:
         layout["xaxis"] |= {"type": "log", "dtick": 1}
@@ -179,7 +180,7 @@ def bars(
             ends.append((Line((), (), part.colour, part.label), float(heights[-1] + values[-1] / 2)))
         heights = heights + np.nan_to_num(values)
     top = y_end * factor if y_end is not None else _top([heights, np.array([v * factor for _, v in limits])])
-    layout = _layout(title, height, right_words=[] if horizontal else [p.label for p in parts])
+    layout = base_layout(title, height, right_words=[] if horizontal else [p.label for p in parts])
     layout |= {"barmode": "stack", "bargap": 0.35}
     value_axis, name_axis = ("xaxis", "yaxis") if horizontal else ("yaxis", "xaxis")
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
@@ -192,6 +193,15 @@ def bars(
         for name, value in limits:
             _limit(layout, name, value * factor, percent, False)
     draw({"data": traces, "layout": layout}, alt or title, key)
+
+
+def swatches(parts: Sequence[Part]) -> None:
+    """What the colours of lying bars mean: some of their parts are too thin for a word."""
+    colours = _colours()
+    st.html("".join(
+        f"<span style='margin-right:1.1rem;font-size:.875rem;white-space:nowrap'><span style='color:{colours.get(p.colour, p.colour)}'>■</span> "
+        f"{html.escape(p.label)}</span>" for p in parts
+    ))
 
 
 def histogram(
@@ -253,9 +263,9 @@ def diagonal(title: str, x: Any, y: Any, *, x_title: str, alt: str = "", key: st
     """A cloud of points (x, y) about the line y = x, which is dashed; both axes logarithmic, values above 0."""
     x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
     ends = [float(min(x.min(), y.min())), float(max(x.max(), y.max()))]
-    colours, layout = _colours(), _layout(title, HEIGHT, right_words=[])
+    colours, layout = _colours(), base_layout(title, HEIGHT)
     axis = {"type": "log", "dtick": 1}
-    layout["xaxis"] |= axis | {"title": _axis_title(x_title)}
+    layout["xaxis"] |= axis | {"title": axis_title(x_title)}
     layout["yaxis"] |= axis
     draw({"data": [
         {"type": "scatter", "mode": "lines", "x": ends, "y": ends, "line": {"color": colours["soft"], "dash": "6px,4px"}},
@@ -323,14 +333,26 @@ def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
 
 def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
     ink = _colours()["ink"]
+    # A word stands on the side away from the nearest other point; x and y are compared as shares of what they span.
+    places = np.column_stack([np.asarray(v, np.float64) / (np.ptp(v) or 1.0) for v in (x, y)])
+    sides = []
+    for place in places:
+        away = place - places
+        distance = np.hypot(*away.T)
+        distance[distance == 0.0] = np.inf
+        nearest = int(np.argmin(distance))
+        close = distance[nearest] < 0.25
+        upright = "bottom" if close and away[nearest][1] < 0 else "top"
+        sides.append(f"{upright} {'center' if not close else 'left' if away[nearest][0] < 0 else 'right'}")
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
-        "textposition": "top center", "textfont": {"size": 13 * _scale(), "color": ink}, "cliponaxis": False,
+        "textposition": sides, "textfont": {"size": 13 * _scale(), "color": ink}, "cliponaxis": False,
         "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
     }
 
 
-def _layout(title: str, height: int, right_words: Sequence[str]) -> dict[str, Any]:
+def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dict[str, Any]:
+    """The look that all pictures share: title, axes, margins. `right_words` stand right of the picture, which leaves room for them."""
     colours, scale = _colours(), _scale()
     widest = max((_width(w) for w in right_words), default=0)
     axis = {
@@ -351,7 +373,8 @@ def _layout(title: str, height: int, right_words: Sequence[str]) -> dict[str, An
     }
 
 
-def _axis_title(words: str) -> dict[str, Any]:
+def axis_title(words: str) -> dict[str, Any]:
+    """The words beside an axis."""
     return {"text": words, "font": {"size": 13 * _scale(), "color": _colours()["soft"]}, "standoff": 4}
 
 

@@ -68,7 +68,7 @@ CSS = """<style>
 .stMain h1{padding:0;font-size:1.4rem;letter-spacing:-.01em}
 .stMain .stButtonGroup [role=group],.stMain .stButtonGroup [role=radiogroup],.stMain .stButtonGroup>div{flex-wrap:wrap}
 [class*=st-key-preset_] button,.st-key-lesson_try button{min-height:1.9rem;padding:.05rem .6rem}
-[class*=st-key-preset_] button p,.st-key-lesson_try button p{font-size:.875rem}[class*=st-key-presets_]{gap:.4rem .5rem!important}
+[class*=st-key-preset_] button p,.st-key-lesson_try button p{font-size:.875rem;white-space:normal}[class*=st-key-presets_]{gap:.4rem .5rem!important}
 @media (min-width:641px){.st-key-try_next{flex-wrap:nowrap!important}}
 .st-key-takeaway p{font-size:1.12rem;line-height:1.45}.st-key-lesson_row{min-height:2.6rem}
 .st-key-told{border-left:3px solid var(--if-accent);padding-left:.8rem}.st-key-told p{font-size:.95rem;line-height:1.5}

@@ -16,17 +16,11 @@ import streamlit as st
 
 from sim.results import Run
 from ui import frame
+from ui.charts import COLOURS
 from ui.text import t
 
 PHASES = ("waiting", "prefill", "decode", "preempted", "idle")
-COLORS = {
-    "light": {
-        "waiting": "#B58009", "prefill": "#045891", "decode": "#029D68", "preempted": "#A12607", "idle": "#8D959E"
-    },
-    "dark": {
-        "waiting": "#F6D75D", "prefill": "#3792FA", "decode": "#36EBB3", "preempted": "#FC3803", "idle": "#6F767D"
-    },
-}
+COLORS = {theme: {phase: colours[phase] for phase in PHASES} for theme, colours in COLOURS.items()}
 """What each phase is painted in; the same meaning everywhere in the app."""
 
 

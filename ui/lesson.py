@@ -218,7 +218,8 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
     for advice in advise(Figures.of(run)) if run else []:
         wanted = changes(advice, run.scenario) if run else {}
         if wanted and flow.movable.issuperset(wanted) and flow.s.b.but(**wanted) != flow.s.a:
-            return t(f"advice.{advice.action_key}").format_map(Blanks(advice.params)), wanted
+            words = [t(f"advice.{key}").format_map(Blanks(advice.params)) for key in (advice.why_key, advice.action_key)]
+            return t("narration.and").join(words), wanted
     return None
 
 

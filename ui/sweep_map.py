@@ -22,7 +22,7 @@ from sim.vllm import export
 from ui import charts, frame, state
 from ui.text import count, figure, percent, seconds, t
 
-METRICS = {"qps": "decode", "goodput_qps": "decode", "e2e_p99": "waiting", "preemptions": "preempted", "gpu_compute": "prefill"}
+METRICS = {"qps": "decode", "goodput_qps": "decode", "e2e_p99": "waiting", "preemptions": "preempted", "gpu_compute": "ink"}
 """What a heatmap can show, and its colour."""
 WORDS: dict[str, Callable[[float], str]] = {
     "e2e_p99": seconds, "ttft_p99": seconds, "itl_p99": seconds, "gpu_compute": percent, "gpu_memory_utilization": "{:g}".format,
@@ -235,20 +235,12 @@ def _outline(cells: set[tuple[int, int]]) -> list[tuple[float | None, float | No
 
 
 def _layout(title: str, height: int, across: str, up: str) -> dict[str, Any]:
-    colours, scale = charts.COLOURS[frame.theme()], frame.scale()
-    axis = {"zeroline": False, "fixedrange": True, "gridcolor": colours["grid"], "tickfont": {"size": 13 * scale, "color": colours["soft"]}}
-
-    def named(words: str) -> dict[str, Any]:
-        return {**axis, "title": {"text": words, "standoff": 4, "font": {"size": 13 * scale, "color": colours["soft"]}}}
-
-    return {
-        "height": height, "showlegend": False, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
-        "font": {"family": charts.FONT, "size": 13 * scale, "color": colours["ink"]},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+    layout, scale = charts.base_layout(title, height), frame.scale()
+    for axis, words in (("xaxis", across), ("yaxis", up)):
+        layout[axis] |= {"showgrid": True, "showline": False, "ticklen": 0, "title": charts.axis_title(words)}
+    return layout | {
+        "height": height, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
         "margin": {"l": (72 if up else 40) * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
-        "title": {"text": f"<b>{title}</b>", "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
-                  "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
-        "xaxis": named(across), "yaxis": named(up),
     }
 
 

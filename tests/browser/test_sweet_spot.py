@@ -1,0 +1,38 @@
+"""The map of page 6 in a real browser: Stop keeps what was made, and a click on a cell takes its settings."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_stop_keeps_the_runs_that_were_made(server: str, page: Page) -> None:
+    page.goto(f"{server}/sweet_spot?v=1&p=map.reveal&cells=16&lang=en")
+    page.get_by_text(re.compile(r"\d+ of 256 runs")).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    go_on = page.get_by_role("button", name=re.compile(r"Run \d+"))
+    expect(go_on).to_be_enabled()
+    left = int(re.search(r"\d+", go_on.inner_text())[0])  # type: ignore[index]
+    assert 0 < left < 256
+    expect(page.get_by_text(f"{256 - left} of 256 cells")).to_be_visible()
+    expect(page.locator(".stException")).to_have_count(0)
+    expect(page.locator(".js-plotly-plot")).to_have_count(2)
+
+
+def test_a_click_on_a_cell_takes_its_settings(server: str, page: Page) -> None:
+    page.goto(f"{server}/sweet_spot?v=1&p=map.reveal&cells=4&lang=en")
+    expect(page.locator(".stApp")).to_have_attribute("data-test-script-state", "notRunning", timeout=60_000)
+    picture = page.locator(".js-plotly-plot").first
+    expect(picture.locator(".scatterlayer .js-line").first).to_be_attached()  # the outline of what keeps the limits
+    expect(picture.locator(".scatterlayer .points path").first).to_be_attached()
+    area = picture.locator(".nsewdrag").first.bounding_box()
+    assert area
+    before = page.url
+    page.mouse.click(area["x"] + area["width"] * 0.125, area["y"] + area["height"] * 0.875)  # the smallest of both
+    page.wait_for_function("before => location.href !== before", arg=before)
+    assert re.search(r"[?&]ms=16(&|$)", page.url) and re.search(r"[?&]mt=512(&|$)", page.url)
+    expect(page.locator(".st-key-told")).to_contain_text("max_num_seqs 16")

@@ -748,7 +748,7 @@ def _from_guidellm(report: dict[str, Any], wanted: _Wanted) -> _Rows:
         done = done["successful"] if isinstance(done, dict) else done
     except (KeyError, TypeError, IndexError):
         done = None
-    if not done or not all(isinstance(row, dict) for row in done):
+    if not isinstance(done, list) or not done or not all(isinstance(row, dict) for row in done):
         raise _unreadable("guidellm")
     rows = _load_records(iter(done), wanted)
     rows.format = "guidellm report"

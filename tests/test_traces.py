@@ -200,6 +200,7 @@ def test_paths_bytes_open_files_and_gzip(tmp_path):
     (b"{\"a\": 1}", "no column"), (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"), (b"BZh91AY", "bzip2"),
     (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no row"), (b"\x1f\x8b\x08broken", "gzip"),
     (b"[{\"conversations\": []}]", "ShareGPT"), (b"{\"benchmarks\": []}", "guidellm"),
+    (b'{"benchmarks": [{"requests": 10}]}', "guidellm"),
     (json.dumps({"completed": 0, "total_input_tokens": 0}).encode(), "no request"),
     (json.dumps({"completed": 5, "total_input_tokens": 10}).encode(), "not whole"),
     (json.dumps({"load_summary": {}}).encode(), "not whole"),

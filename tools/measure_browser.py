@@ -50,7 +50,7 @@ def first_picture(browser: Browser, base: str) -> float:
 def repaints(browser: Browser, base: str, changes: int) -> list[float]:
     """s from a key press on a slider to the changed pictures, each change to a value that no cache knows."""
     page: Any = browser.new_page(viewport={"width": 1280, "height": 720})
-    page.goto(f"{base}/playground?v=1&rr=27&ms=8")
+    page.goto(f"{base}/playground?v=1&rr=60&ms=8")  # at this rate more seats always change the pictures
     page.wait_for_selector(".js-plotly-plot .main-svg", timeout=30_000)
     page.wait_for_timeout(1500)
     took = []

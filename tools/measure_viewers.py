@@ -5,7 +5,7 @@
 Starts the app, connects so many viewers to its websocket, and lets each show another state of the playground every 2 to
 6 s, as a slider does, for some time. Prints p50 and p95 of the time from a change to the end of the script run. The knob
 has ten stops, as on the page, so that viewers meet what others have computed; with --distinct every change is a run of
-its own that no cache knows. The viewers take CPU of the same machine, about a tenth of the server's.
+its own that no cache knows. The viewers take CPU of the same machine.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def bars(
 def swatches(parts: Sequence[Part]) -> None:
     """What the colours of lying bars mean: some of their parts are too thin for a word."""
     colours = _colours()
-    st.html("".join(
+    st.html(" ".join(  # a line may break at the blanks
         f"<span style='margin-right:1.1rem;font-size:.875rem;white-space:nowrap'><span style='color:{colours.get(p.colour, p.colour)}'>■</span> "
         f"{html.escape(p.label)}</span>" for p in parts
     ))

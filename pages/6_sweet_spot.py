@@ -10,11 +10,13 @@ from typing import Any
 import streamlit as st
 
 from sim.engine import simulate
+from sim.load_curve import KNEE, Point, curve, knee
 from sim.presets import presets
 from sim.results import Run, Summary
 from sim.scenario import Scenario, SimError
 from sim.sweep import Answer, Tried, changed, every, judge, search, splits, sweep
 from ui import charts, controls, frame, lesson, narration, series, state, sweep_map, terms
+from ui.controls import option
 from ui.text import count, percent, seconds, t
 
 LADDER = (32, 64, 128, 256, 384, 512)  # max_num_seqs, step by step
@@ -39,8 +41,6 @@ SEARCHED: dict[str, tuple[Any, ...]] = {
 }
 """What a search goes over beside the split of the GPUs."""
 NO_PREEMPTION = {"preemptions": 0.0}
-LOADS = (0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)  # of what continuous batching completes when flooded
-KNEE = 3.0  # a curve has its knee where P99 passes this multiple of P99 at the lightest load
 SHARE = 0.95  # of what a search finds: the throughput that is asked for
 
 CLIMB = Scenario(  # 512 users, a pool for about 360 of them when their answers have grown
@@ -453,40 +453,43 @@ def targets(flow: lesson.Flow) -> None:
 # --- the knee -------------------------------------------------------------------------------------------------------
 
 
-def knee_of(runs: Iterable[Summary]) -> Summary:
-    """The last load before P99 passes KNEE times its value at the lightest."""
-    runs = list(runs)
-    last = runs[0]
-    for s in runs:
-        if s.e2e_p99 > KNEE * runs[0].e2e_p99:
-            break
-        last = s
-    return last
+@st.cache_data(max_entries=100, show_spinner=False)
+def measured(key: str, _scenario: Scenario) -> list[Point]:
+    """The curve of a scenario; `key` says all of it."""
+    return curve(_scenario)
 
 
 def sums_up(flow: lesson.Flow) -> None:
-    b = flow.s.b
+    """B, static batching beside it, and A where it differs."""
+    b, a = flow.s.b, flow.s.a
     if not lesson.bench(flow, {"max_num_seqs": [16, 32, 64, 128, 256], "output_cv": [0.0, 0.5, 1.0, 1.5, 2.0]}):
         lesson.covered()
         return lesson.end(flow)
-    flood = measure(b.but(batching="continuous", arrival="closed", num_clients=2 * b.max_num_seqs, num_requests=40 * b.max_num_seqs, duration_s=3600.0))
-    capacity = flood.qps if flood else 10.0
-    curves = {}
-    for kind in ("static", "continuous"):
-        runs = [measure(b.but(batching=kind, request_rate=round(capacity * load, 2))) for load in LOADS]
-        curves[kind] = [s for s in runs if s]
-    knees = {kind: knee_of(runs) for kind, runs in curves.items()}
-    bend = {kind: s.qps for kind, s in knees.items()}
-    guess = flow.guess_line()
+    state.runs(flow.s)  # explains what cannot start
+    wanted = ({"static": b.but(batching="static")} if b.batching != "static" else {}) | ({"a": a} if flow.s.compared else {}) | {"b": b}
+    with st.spinner(t("sweet_spot.measuring")):
+        curves = {name: measured(state.run_key(scenario), scenario) for name, scenario in wanted.items()}
+    knees = {name: knee(found) for name, found in curves.items()}
+    bend = {name: s.qps for name, s in knees.items()}
+    guess, looks = flow.guess_line(), {"static": ("soft", True), "a": ("idle", True), "b": ("decode", False)}
+    called = {"static": option("batching", "static"), "a": "A", "b": "B" if flow.s.compared else option("batching", b.batching)}
     charts.curve(
         t("sweet_spot.chart_knee"),
-        [charts.Line([s.qps for s in runs], [s.e2e_p99 for s in runs], "decode" if kind == "continuous" else "idle", dotted=kind == "static")
-         for kind, runs in curves.items()],
-        x_title=t("sweet_spot.axis_done"), x_end=capacity * 1.15, y_end=max(8 * curves["continuous"][0].e2e_p99, 3 * curves["static"][0].e2e_p99),
-        height=lesson.PICTURE + 60, marks=[(s.qps, s.e2e_p99, t(f"sweet_spot.knee_{kind}", qps=s.qps)) for kind, s in knees.items()],
-        events=[(bend["static"] * guess[0], guess[1])] if guess else [], alt=t("sweet_spot.alt_knee", **bend), key="knee",
+        [charts.Line([s.qps for s in found], [s.e2e_p99 for s in found], looks[name][0], dotted=looks[name][1])
+         for name, found in curves.items()],
+        x_title=t("sweet_spot.axis_done"), x_end=1.15 * max(s.qps for found in curves.values() for s in found),
+        y_end=max((3 if name == "static" else 5) * found[0].e2e_p99 for name, found in curves.items()),
+        height=lesson.PICTURE + 60,
+        marks=[(s.qps, s.e2e_p99, t("sweet_spot.knee_mark", what=called[name], qps=s.qps)) for name, s in knees.items()],
+        events=[(bend["static"] * guess[0], guess[1])] if guess and "static" in bend else [], key="knee",
+        alt=t("sweet_spot.alt_knee", bends=", ".join(f"{called[name]} {qps:.1f}" for name, qps in bend.items())),
     )
-    lesson.end(flow, explain=t("sweet_spot.knee_says", **bend, ratio=bend["continuous"] / bend["static"]), note=t("sweet_spot.knee_lead", factor=KNEE))
+    said = []
+    if "static" in bend:
+        said.append(t("sweet_spot.knee_says", what=option("batching", b.batching), ratio=bend["b"] / bend["static"], **bend))
+    if "a" in bend:
+        said.append(t("sweet_spot.knee_moved", what=narration.settings(b, a), a=bend["a"], b=bend["b"], ratio=bend["b"] / bend["a"]))
+    lesson.end(flow, explain=" ".join(said), note=t("sweet_spot.knee_lead", factor=KNEE))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, Any]:

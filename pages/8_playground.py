@@ -196,6 +196,8 @@ with stage, st.container(key="stage"):
     upload = [traffic.requests(x)[1] for x in (s.b, s.a)]
     key = (state.run_key(s.b), state.run_key(s.a), *upload, language(), frame.theme(), str(frame.scale()))
     pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
+    st.page_link("pages/6_sweet_spot.py", label=t("playground.curve"), icon=":material/show_chart:",
+                 query_params={"lang": language(), "p": "knee.reveal", **state.scenarios(s)})
     st.caption(" ".join([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
     st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)

@@ -90,8 +90,7 @@ def _arrivals(s: Scenario) -> Floats:
     drawn exactly (Cinlar 1975, "Introduction to stochastic processes", 4.7).
     """
     rate = s.request_rate / s.chat_turns
-    mean_factor = {"spike": (4.0 + s.spike_factor) / 5.0, "ramp": (1.0 + s.spike_factor) / 2.0}.get(s.arrival, 1.0)
-    expected = rate * mean_factor * s.duration_s  # how many units of the unit-rate clock the duration holds
+    expected = rate * mean_factor(s) * s.duration_s  # how many units of the unit-rate clock the duration holds
     limit = -(-s.num_requests // s.chat_turns) or MAX_REQUESTS // s.chat_turns
     clock = _unit_arrivals(s, expected, limit + 1)
     if len(clock) > limit and not s.num_requests:
@@ -113,6 +112,11 @@ def _arrivals(s: Scenario) -> Floats:
     else:
         times = clock / rate
     return np.minimum(np.rint(times * 1e6) / 1e6, duration)
+
+
+def mean_factor(s: Scenario) -> float:
+    """The mean rate of an open loop as a multiple of `request_rate`, which is that of its quiet part."""
+    return {"spike": (4.0 + s.spike_factor) / 5.0, "ramp": (1.0 + s.spike_factor) / 2.0}.get(s.arrival, 1.0)
 
 
 def _unit_arrivals(s: Scenario, expected: float, limit: int) -> Floats:

@@ -96,12 +96,16 @@ def _typed(raw: str, default: Extra) -> Extra:
 
 def address(state: State) -> dict[str, str]:
     """The query parameters that say all of this state (without the language)."""
-    b = link.encode(state.b)
-    a = {f"a.{k}": v for k, v in link.encode(state.a).items() if b.get(k) != v}
     extra = {
         k: str(int(v) if isinstance(v, bool) else v) for k, v in state.extra.items() if v != state.default_extra[k]
     }
-    return {**extra, **b, **a}
+    return {**extra, **scenarios(state)}
+
+
+def scenarios(state: State) -> dict[str, str]:
+    """The query parameters that say B and A, on any page."""
+    b = link.encode(state.b)
+    return b | {f"a.{k}": v for k, v in link.encode(state.a).items() if b.get(k) != v}
 
 
 def publish() -> None:

@@ -93,3 +93,31 @@ def test_a_hit_rate_of_nan_is_unknown():
 def test_why_it_did_not_start(line, code):
     report = diagnose(f"(EngineCore_DP0 pid=9) ERROR 03-16 06:12:38 [core.py:1] {line}")
     assert report.kind == "log" and report.advice[0].code == code
+
+
+STORES = {
+    "Loki": json.dumps({"data": {"resultType": "streams", "result": [
+        {"stream": {"app": "vllm"}, "values": [[f"174877200{n}000000000", V1.format(n=n)] for n in (1, 2, 3)]}]}}),
+    "Google": json.dumps([{"textPayload": V1.format(n=n), "timestamp": f"2025-06-01T10:00:0{n}Z"} for n in (1, 2, 3)], indent=1),
+    "Elasticsearch": json.dumps({"hits": {"hits": [{"_source": {"message": V1.format(n=n)}} for n in (1, 2, 3)]}}),
+    "CloudWatch": "timestamp,message\n" + "".join(f'174877200{n}000,"{V1.format(n=n)}"\n' for n in (1, 2, 3)),
+    "cut off": "\n".join(V1.format(n=n) for n in (1, 2, 3)) + "\n" + V1.format(n=4)[:150],
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_a_log_store_gives_back(store):
+    report = diagnose(STORES[store])
+    assert report.parse["samples"] == 3 and report.parse["last"]["waiting"] == 93
+
+
+def test_memory_at_start_up_in_the_words_of_three_versions():
+    report = diagnose("INFO 10-01 10:00:00 model_runner.py:1110] Loading model weights took 14.9888 GB")
+    assert report.parse["config"] == {"weights_gib": 14.9888}
+    report = diagnose("INFO 10-01 10:00:00 [gpu_model_runner.py:2653] Model loading took 14.9889 GiB and 5.5 seconds")
+    assert report.parse["config"] == {"weights_gib": 14.9889}
+    report = diagnose(
+        "INFO 02-13 10:00:00 worker.py:267] the current vLLM instance can use total_gpu_memory (79.11GiB) x gpu_memory_utilization (0.90) = 71.20GiB\n"
+        "INFO 02-13 10:00:00 worker.py:267] model weights take 14.99GiB; the rest of the memory reserved for KV Cache is 54.91GiB."
+    )
+    assert report.parse["config"] == {"gpu_memory_utilization": 0.9, "weights_gib": 14.99, "available_kv_gib": 54.91}

@@ -1,5 +1,7 @@
 """/metrics pages of every kind; unknown is never 0."""
 
+import json
+
 import pytest
 
 from sim.engine import simulate
@@ -133,3 +135,39 @@ def test_ranks_of_one_sglang_engine_are_not_added_up():
         for n, v in (("num_running_reqs", 48), ("num_queue_reqs", 161), ("token_usage", 0.97))
     )
     assert one(text)["running"] == 48 and diagnose(text).advice[0].code == "KV_FULL_WITH_QUEUE"
+
+
+FIGURES = {"vllm:num_requests_running": 5, "vllm:num_requests_waiting": 10, "vllm:kv_cache_usage_perc": 0.5}
+VECTOR = [{"metric": {"__name__": name, "engine": "0"}, "value": [1.7e9, str(v)]} for name, v in FIGURES.items()]
+EXPORTS = {
+    "Prometheus, its data": json.dumps({"resultType": "vector", "result": VECTOR}),
+    "Prometheus, its result": json.dumps(VECTOR, indent=1),
+    "Prometheus, an answer a series": "\n".join(json.dumps({"status": "success", "data": {"result": [row]}}) for row in VECTOR),
+    "VictoriaMetrics": "\n".join(
+        json.dumps({"metric": {"__name__": name}, "values": [1, v], "timestamps": [1748772000000, 1748772015000]})
+        for name, v in FIGURES.items()),
+    "Grafana, its answer": json.dumps({"results": {"A": {"frames": [
+        {"schema": {"fields": [{"name": "Time"}, {"name": "Value", "labels": {"__name__": name}}]},
+         "data": {"values": [[1748772000000, 1748772015000], [1, v]]}} for name, v in FIGURES.items()]}}}),
+    "Grafana, semicolons": '"Time";"' + '";"'.join(FIGURES) + '"\n2025-06-01 10:00:00;4;9;40%\n2025-06-01 10:00:15;5;10;50%\n',
+    "Grafana, tabs": "Time\t" + "\t".join(FIGURES) + "\n2025-06-01 10:00:00\t4\t9\t40%\n2025-06-01 10:00:15\t5\t10\t50%\n",
+    "Grafana, for Excel": "sep=,\nTime," + ",".join(FIGURES) + "\n1748772000000,4,9,0.4\n1748772015000,5,10,0.5\n",
+    "Grafana, names of panels": '"Time","Num Running","Num Waiting","GPU Cache Usage"\n2025-06-01 10:00:00,4,9,40%\n2025-06-01 10:00:15,5,10,50%\n',
+    "a row a sample": "Time,Metric,Value\n" + "".join(f"2025-06-01 10:00:00,{name},{v}\n" for name, v in FIGURES.items()),
+    "single quotes": "".join(f"{name}{{engine='0'}} {v}\n" for name, v in FIGURES.items()),
+    "vLLM's example": "".join(f"{name} (gauge) = {v}\n" for name, v in FIGURES.items()),
+}
+
+
+@pytest.mark.parametrize("export_", EXPORTS)
+def test_every_export_is_read(export_):
+    report = diagnose(EXPORTS[export_])
+    figures = report.parse.get("last") or report.parse["engines"]["0"]
+    assert (figures["running"], figures["waiting"], figures["kv_usage"]) == (5, 10, 0.5)
+
+
+@pytest.mark.parametrize("between", ["30 seconds later:", "after 30 s", "$ sleep 30; curl -s :8000/metrics", "0.5 min later"])
+def test_how_long_there_was_between_two_scrapes(between):
+    page = "vllm:num_requests_running 3\nvllm:generation_tokens_total {}\n"
+    report = diagnose(f"{page.format(1000)}{between}\n{page.format(4000)}")
+    assert report.parse["interval_s"] == 30 and report.parse["rates"]["gen_tok_s"] == 100

@@ -148,3 +148,49 @@ def test_the_files_in_dashboards_are_what_the_page_hands_out():
     folder = Path(__file__).parent.parent / "dashboards"
     assert json.loads((folder / "vllm-scheduler.json").read_text()) == export.grafana()
     assert (folder / "vllm-alerts.yaml").read_text() == export.alert_rules()
+
+
+ARGS = "--tensor-parallel-size 2 --max-num-seqs 128 --max-model-len 32k --gpu-memory-utilization 0.9"
+QUOTED = [f'"{word}"' for word in ("Qwen/Qwen3-8B", *ARGS.split())]
+BELOW = ARGS.replace(" --", "\n  --")
+KEYWORDS = "model='Qwen/Qwen3-8B', tensor_parallel_size=2, max_num_seqs=128, max_model_len=32000, gpu_memory_utilization=0.9"
+EVERYWHERE = {
+    "a sentence": f"I start it with `vllm serve Qwen/Qwen3-8B {ARGS}` and don't know why it's slow",
+    "a list of Python": f"cmd = ['vllm', 'serve', {', '.join(QUOTED)}]\nsubprocess.run(cmd)",
+    "a list over lines": "args = [\n  'serve', # today\n  " + ",\n  ".join(QUOTED) + ",\n]",
+    "a Dockerfile": 'FROM x\nENTRYPOINT ["vllm", "serve", \\\n  ' + ", \\\n  ".join(QUOTED) + "]",
+    "YAML in a sentence": "My pod has\n\n  args:\n" + "".join(f"  - {w}\n" for w in ('"--model"', *QUOTED)) + "and it is slow",
+    "YAML without the image": "args:\n  - serve\n" + "".join(f"  - {word}\n" for word in QUOTED),
+    "an entry point": f"docker run --gpus all --entrypoint vllm vllm/vllm-openai:v0.11 serve Qwen/Qwen3-8B {ARGS}",
+    "a variable": f'MODEL="Qwen/Qwen3-8B"\nvllm serve "$MODEL" {ARGS}',
+    "a variable of cmd.exe": f"set MODEL=Qwen/Qwen3-8B\r\nvllm serve %MODEL% {ARGS}\r\n",
+    "a variable of PowerShell": f'$env:MODEL = "Qwen/Qwen3-8B"\r\nvllm serve $env:MODEL {ARGS}\r\n',
+    "a variable of arguments": f'A="--model Qwen/Qwen3-8B {ARGS}"\npython3 -m vllm.entrypoints.openai.api_server $A',
+    "an array": f'A=(\n  --model Qwen/Qwen3-8B # ours\n  {BELOW}\n)\nvllm serve "${{A[@]}}"',
+    "a program": f"llm = LLM({KEYWORDS})",
+    "a log": f"INFO 06-01 10:00:01 api_server.py:528] args: Namespace(host=None, {KEYWORDS}, api_key=None)",
+    "a file of JSON": '{"model": "Qwen/Qwen3-8B", "tensor_parallel_size": 2, "max_num_seqs": 128, "max_model_len": 32000, '
+                      '"gpu_memory_utilization": 0.9}',
+    "a Helm chart": "modelSpec:\n- name: q\n  modelURL: Qwen/Qwen3-8B\n  vllmConfig:\n    maxModelLen: 32000\n    tensorParallelSize: 2\n"
+                    "    extraArgs: ['--max-num-seqs', '128', '--gpu-memory-utilization', '0.9']\n",
+}
+
+
+@pytest.mark.parametrize("where", EVERYWHERE)
+def test_arguments_are_found_wherever_they_stand(where):
+    report = diagnose(EVERYWHERE[where])
+    assert report.settings == {
+        "model": "Qwen/Qwen3-8B", "tensor_parallel_size": 2, "max_num_seqs": 128, "max_model_len": 32000,
+        "gpu_memory_utilization": 0.9,
+    }
+
+
+def test_the_engines_own_line_tells_its_settings():
+    report = diagnose(
+        "INFO 06-01 10:00:01 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='Qwen/Qwen3-8B', speculative_config=None, "
+        "dtype=torch.bfloat16, max_seq_len=8192, tensor_parallel_size=2, quantization=None, kv_cache_dtype=fp8, enable_prefix_caching=True"
+    )
+    assert report.kind == "log" and report.settings == {
+        "model": "Qwen/Qwen3-8B", "dtype": "bfloat16", "max_model_len": 8192, "tensor_parallel_size": 2, "kv_cache_dtype": "fp8",
+        "enable_prefix_caching": True,
+    }

@@ -52,7 +52,7 @@ def read_args(words: list[str], positional_model: bool, reading: Reading) -> dic
     parse: dict[str, Any] = {}
     space = argparse.Namespace(parse=parse, reading=reading)
     _, rest = _parser(sglang).parse_known_args(_one_spelling(words, sglang, reading), space)
-    for word in rest:
+    for word in rest[1:] if rest[:1] == ["serve"] else rest:  # `serve`: where only what follows `vllm` was given
         if is_flag(word):
             reading.warnings.append(note("flag_unknown", flag=word.partition("=")[0]))
         elif positional_model and "model" not in parse and not sglang:

@@ -67,7 +67,9 @@ _CONFIG: tuple[tuple[str, re.Pattern[str], type], ...] = (
     ("max_model_len", _field(r"Maximum concurrency for <n> tokens"), int),
     ("max_concurrency_full_len", _field(r"tokens per request: <n> x"), float),
     ("available_kv_gib", _field(r"Available KV cache memory: <n> GiB"), float),
-    ("weights_gib", _field(r"Model loading took <n> Gi?B"), float),
+    ("weights_gib", _field(r"(?:Model loading|Loading model weights) took <n> Gi?B"), float),
+    ("weights_gib", _field(r"model weights take <n> Gi?B"), float),
+    ("available_kv_gib", _field(r"reserved for KV Cache is <n> Gi?B"), float),
     ("kv_tokens", _field(r"max_total_num_tokens= <n>"), int),
     ("max_num_batched_tokens", _field(r"Chunked prefill is enabled with max_num_batched_tokens= <n>"), int),
     ("num_gpu_blocks_override", _field(r"num_gpu_blocks_override= <n>"), int),
@@ -75,7 +77,7 @@ _CONFIG: tuple[tuple[str, re.Pattern[str], type], ...] = (
     ("max_num_seqs", _field(r"'?max_num_seqs'?[=:] <n>"), int),
     ("max_num_batched_tokens", _field(r"'max_num_batched_tokens'[=:] <n>"), int),
     ("tensor_parallel_size", _field(r"tensor_parallel_size= <n>"), int),
-    ("gpu_memory_utilization", _field(r"'?gpu_memory_utilization'?[=:] <n>(?!GiB)"), float),
+    ("gpu_memory_utilization", _field(r"'?gpu_memory_utilization'?[=:(] <n>(?!GiB)"), float),
 )
 
 # What stops a server. The first that matches counts: (our name, pattern without blanks, names of its numbers).
@@ -152,7 +154,7 @@ _MARKS = re.compile(
     r"|unrecognized arguments|memory for the cache blocks|GPU memory utilization|GatedRepoError|must be divisible by tensor"
     r"|derived max_model_len|Retract requests|retracted_reqs|max_total_num_tokens=|max_num_batched_tokens \(\d|VllmWorker|Prefix cache hit rate"
     r"|maximum context length|[Aa]ddress already in use|gated repo|World size|required GPUs|valid model identifier"
-    r"|(?i:# ?(?:cuda|rocm) blocks)|Chunked prefill is enabled|non-default args|args: Namespace\(|with config:"
+    r"|gpu_memory_utilization \(|model weights take|[Mm]odel (?:loading|weights) took|(?i:# ?(?:cuda|rocm) blocks)|Chunked prefill is enabled|non-default args|args: Namespace\(|with config:"
 )
 
 
@@ -238,7 +240,7 @@ def read(text: str) -> Reading:
             key = str(int(next(g for g in who.groups() if g))) if who else "0"
             if _AGGREGATED.search(bare):
                 key = "all"
-            if "running" not in sample and key in samples:  # cut off at the end of the paste
+            if key in samples and samples[key][-1].keys() & {"running", "kv_usage"} - sample.keys():  # cut off at the end
                 continue
             samples.setdefault(key, []).append(sample)
             stamps.setdefault(key, []).append(clock(record[:400]))

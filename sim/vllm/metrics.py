@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +27,12 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+|[Ii]nf|NaN|nan)"
 _SAMPLE = re.compile(rf"({_NAME})(?:(\{{[^\n]*\}})\s*|\s+)({_NUMBER})(?:\s+(-?\d[\d.eE+]*))?\s*(?:#.*)?$")
 _FAMILY = re.compile(r"(?:ray_)?(?:vllm[:_]|sglang[:_]|tgi_|trtllm_|nv_llm_|nv_trt_llm_|sgl_router_|smg_)")
 _SPELLED = re.compile(
-    rf"({_NAME})[\"'\s]*(\{{[^\n]*\}})?[\"'\s]*(?:=>|[:=|,])\s*[\"']?({_NUMBER})[\"']?\s*(?:@\[([\d.]+)\])?[,|\s]*$"
+    rf"({_NAME})[\"'\s]*(\{{[^\n]*\}})?[\"'\s]*(?:\((?:gauge|counter)\)\s*)?(?:=>|[:=|,])\s*[\"']?({_NUMBER})[\"']?\s*(?:@\[([\d.]+)\])?[,|\s]*$"
 )
 """A sample as tables, promtool and JSON write it."""
 _SERIES = re.compile(rf"{_NAME}(?:\{{[^\n]*\}})?")
 _NAMELESS = re.compile(r'\{__name__="([\w:]+)",?\s*')
-_LATER = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|秒|分)\w*\s*(?:later|after|后|之后)", re.I)
+_LATER = re.compile(r"(?=.*(?:later|after|sleep|wait|后|隔)).*?(?<![\w.:])(\d+(?:\.\d+)?)\s*(min|m\b|分|s|秒|;|$)", re.I)
 
 # Name after the prefix -> our key. Several names for one thing: the first that is present counts.
 _GAUGES = {
@@ -148,8 +148,8 @@ def _candidate(line: str) -> str | None:
         if not match or _bare(match[1]) not in _KNOWN:
             return None
     name, labels, value, stamp = match.groups()
-    if labels and ("'" in labels or "“" in labels or "”" in labels):
-        labels = labels.replace("“", '"').replace("”", '"')
+    if labels and '"' not in labels:
+        labels = re.sub("[“”']", '"', labels)
     return f"{name}{labels or ''} {value}" + (f" {stamp}" if stamp else "")
 
 
@@ -223,7 +223,7 @@ def pages(text: str, first_only: bool = False) -> list[Page]:
                 later = _LATER.search(line)
                 if later:
                     stamp = stamp or 0.0
-                    next_stamp = stamp + float(later[1]) * (60 if later[2].lower() in ("min", "分") else 1)
+                    next_stamp = stamp + float(later[1]) * (60 if later[2].lower() in ("min", "m", "分") else 1)
                 else:
                     next_stamp = next_stamp if clock(line) is None else clock(line)
             continue
@@ -258,14 +258,12 @@ def _line(labels: Mapping[str, Any], value: Any, stamp: float | None = None) -> 
 
 
 def from_json(data: Any) -> str:
-    """JSON that holds samples as /metrics text: an answer of Prometheus' /api/v1/query or query_range, or names and values."""
+    """JSON that holds samples as /metrics text: answers of Prometheus, VictoriaMetrics or Grafana, or names and values."""
+    named = {k: v for k, v in data.items() if _FAMILY.match(k)} if isinstance(data, dict) else {}
+    if named:
+        return "\n".join(f"{name} {value}" for name, value in named.items())
     try:
-        if "data" not in data:
-            return "\n".join(f"{name} {value}" for name, value in data.items() if _FAMILY.match(name))
-        points = [
-            (float(at), row["metric"], value)
-            for row in data["data"]["result"] for at, value in (row["values"] if "values" in row else [row["value"]])
-        ]
+        points = list(_points(data))
     except (KeyError, TypeError, ValueError, AttributeError):
         return ""
     times = sorted({at for at, _, _ in points})
@@ -273,25 +271,72 @@ def from_json(data: Any) -> str:
     return "\n".join(_line(labels, value, at) for at, labels, value in sorted(points, key=lambda p: p[0]) if at in wanted)
 
 
+def _points(node: Any) -> Iterator[tuple[float, dict[str, Any], Any]]:
+    """Time (s), labels and value of all samples, wherever in the JSON they are."""
+    if isinstance(node, list):
+        for part in node:
+            yield from _points(part)
+    elif not isinstance(node, dict):
+        return
+    elif isinstance(node.get("metric"), dict):
+        if "timestamps" in node:  # VictoriaMetrics' export, in ms
+            pairs = [(at / 1000, value) for at, value in zip(node["timestamps"], node["values"], strict=True)]
+        else:
+            pairs = node["values"] if "values" in node else [node["value"]]
+        for at, value in pairs:
+            yield float(at), node["metric"], value
+    elif "schema" in node and "data" in node:  # a frame of Grafana, times in ms
+        times, *columns = node["data"]["values"]
+        for field_, column in zip(node["schema"]["fields"][1:], columns, strict=True):
+            labels = {"__name__": field_["name"], **(field_.get("labels") or {})}
+            for at, value in zip(times, column, strict=True):
+                if value is not None:
+                    yield at / 1000, labels, value
+    else:
+        for part in node.values():
+            yield from _points(part)
+
+
+_LEGENDS = (
+    ("running", "num_requests_running"), ("waiting|pending|queued", "num_requests_waiting"), ("swapped", "num_requests_swapped"),
+    ("cpu.*cache", "cpu_cache_usage_perc"), ("hit", "gpu_prefix_cache_hit_rate"), ("cache.*usage|kv.*usage", "kv_cache_usage_perc"),
+    ("generation.*(?:/s|per s)", "avg_generation_throughput_toks_per_s"),
+    ("prompt.*(?:/s|per s)", "avg_prompt_throughput_toks_per_s"),
+)
+"""What panels call a series, and its name; the first that fits."""
+
+
+def _series(head: str, i: int) -> str:
+    """The series that a column holds, by its head; "" if none."""
+    head = head.strip()
+    if _FAMILY.match(head) and _SERIES.fullmatch(head):
+        return head
+    return next((f"vllm:{name}" for words, name in _LEGENDS if i and re.search(words, head, re.I)), "")
+
+
 def from_csv(text: str) -> str:
     """A table as /metrics text: a column a series and a row a time (Grafana), or a row a sample (name, value, labels)."""
-    rows = csv.reader(text.strip().split("\n"))
+    lines = re.sub(r"^sep=.*\n", "", text.strip()).split("\n")
     try:
+        rows = csv.reader(lines, delimiter=max(",;\t", key=lambda d: len(next(csv.reader(lines[:1], delimiter=d)))))
         header = next(rows)
-        series = {i: name for i, name in enumerate(header) if _FAMILY.match(name) and _SERIES.fullmatch(name)}
-        long = {"value"} < set(header) and not {"__name__", "name"}.isdisjoint(header)
-        if not (long or (series and len(header) > 1)):
-            return ""
+        small = [cell.strip().lower() for cell in header]
+        name = next((small.index(n) for n in ("__name__", "name", "metric") if n in small), -1)
+        value = small.index("value") if "value" in small else -1
+        time = next((i for i, cell in enumerate(small) if re.match("time|date|ts$", cell)), -1)
+        series = {i: s for i, cell in enumerate(header) if (s := _series(cell, i))}
         out = []
-        for row in rows:
-            if long:
-                labels = dict(zip(header, row, strict=False))
-                name, value = labels.pop("__name__", labels.pop("name", "")), labels.pop("value", "")
-                out.append(_line({"__name__": name, **labels}, value, clock(labels.pop("timestamp", ""))))
-            else:
-                out.append(row[0])
-                out += [f"{name} {_share(row[i])}" for i, name in series.items() if i < len(row) and row[i].strip()]
-    except (csv.Error, StopIteration):
+        if name >= 0 and value >= 0:
+            labels = {i: cell for i, cell in enumerate(header) if i not in (name, value, time)}
+            for row in rows:
+                if len(row) == len(header):
+                    said = {"__name__": row[name]} | {cell: row[i] for i, cell in labels.items()}
+                    out.append(_line(said, _share(row[value]), clock(row[time]) if time >= 0 else None))
+        elif series and (time == 0 or any(_FAMILY.match(cell) for cell in header[1:])):
+            for row in rows:
+                out += row[:1]
+                out += [f"{s} {_share(row[i])}" for i, s in series.items() if i < len(row) and row[i].strip()]
+    except (csv.Error, StopIteration, IndexError):
         return ""
     return "\n".join(out)
 

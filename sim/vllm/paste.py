@@ -9,6 +9,8 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -81,7 +83,7 @@ def diagnose(data: bytes | str) -> Report:
 
 def _recognise(text: str) -> Report:
     text = strip_colour(text)
-    brace = re.search(r"^\s*\{", text[:400_000], re.M)
+    brace = re.search(r"^\s*[{\[]", text[:400_000], re.M)
     special = _json(text[brace.end() - 1 :]) if brace else None
     if special:
         return special
@@ -102,13 +104,24 @@ def _recognise(text: str) -> Report:
 
 
 def _json(text: str) -> Report | None:
-    try:
-        data, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
+    documents: list[Any] = []
+    at = 0
+    with suppress(ValueError, RecursionError):
+        while at < len(text) and len(documents) < 1000:
+            data, at = json.JSONDecoder().raw_decode(text, at)
+            documents.append(data)
+            at += len(text[at : at + 100]) - len(text[at : at + 100].lstrip(" \t\n,"))
+    if not documents:
         return None
-    samples = metrics.from_json(data)
+    data = documents[0]
+    samples = metrics.from_json(documents if len(documents) > 1 else data)
     if samples:
         return _metrics(samples)
+    said = "\n".join(_strings(documents))
+    if logs.looks_like_log(said):
+        return _log(said)
+    if not isinstance(data, dict):
+        return None
     if "num_hidden_layers" in data or "architectures" in data or isinstance(data.get("text_config"), dict):
         keep = {
             k: v
@@ -124,15 +137,22 @@ def _json(text: str) -> Report | None:
     return None
 
 
+def _strings(node: Any) -> Iterator[str]:
+    """What a log store put into JSON: all strings that are more than a word."""
+    if isinstance(node, str):
+        if " " in node:
+            yield node
+    elif isinstance(node, (dict, list)):
+        for part in node.values() if isinstance(node, dict) else node:
+            yield from _strings(part)
+
+
 def _settings_beside(text: str) -> dict[str, Any]:
     """Settings of a command line or of start-up arguments pasted together with metrics or a log."""
-    if not re.search(
-        r"vllm\s+serve|vllm\.entrypoints|sglang\.launch_server|--max[-_]num[-_]seqs|vllm-openai", text[:200_000]
-    ):
+    if not serve.looks_like_serve(text[:200_000]):
         return {}
     lines = [x for x in text[:200_000].split("\n") if not x.lstrip().startswith(("#", "vllm:", "sglang:"))][:400]
-    reading = serve.read("\n".join(lines))
-    return reading.parse or {}
+    return serve.read("\n".join(lines)).parse or {}
 
 
 def _metrics(text: str) -> Report:

@@ -32,22 +32,27 @@ _REDIRECT = re.compile(r"(?<=\s)(?:[012]|&)?>{1,2}\s*(?:&\d|[^\s;&|<>'\"]+)|(?<=
 _DASHES = "–—―−‐‑‒﹣－"
 _QUOTES = str.maketrans("“”„«»‘’‚＂＇＝", "\"\"\"\"\"'''\"'=")
 _LOOKS = re.compile(
-    r"\bvllm[\"',\s]+serve\b|vllm\.entrypoints|vllm/vllm-openai|\bsglang[. ](?:launch_server|serve)|lmsysorg/sglang|(?:^|\s)--?[\w\-]*(?:max[-_]num[-_]seqs|max[-_]model[-_]len"
-    r"|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization|tensor[-_]parallel[-_]size)|api_server\.py|vllm-openai",
+    r"\bvllm[\"',\s]+serve\b|vllm\.entrypoints|\bsglang[. ](?:launch_server|serve)|lmsysorg/sglang|api_server\.py|vllm-openai|vllmConfig"
+    r"|max[-_]?num[-_]?seqs|max[-_]?model[-_]?len|max[-_]?num[-_]?batched[-_]?tokens|gpu[-_]?memory[-_]?utilization"
+    r"|tensor[-_]?parallel[-_]?size",
     re.I,
+)
+_LIST = re.compile(r"""\[((?:[\s,\\]|#[^\n]*\n|"[^"\n]*"|'[^'\n]*'){1,400})\]""")
+_ITEMS = re.compile(r"(?m)(?:^[ \t]*-[ \t]+\S[^\n]*(?:\n|$))+")
+_WORD = re.compile(r""""([^"\n]*)"|'([^'\n]*)'""")
+_ARRAY = re.compile(r"(?m)^(\s*(?:export\s+|declare\s+-a\s+|local\s+)?\w+)=\(([^()]*)\)")
+_LOGGED = {"max_seq_len": "max_model_len", "chunked_prefill_enabled": "enable_chunked_prefill", "model_tag": "model"}
+"""Settings that the engine's own log line calls otherwise."""
+_KEYWORD = re.compile(
+    rf"""(?<![\w.$\-])['"]?({'|'.join((KINDS.keys() | _LOGGED) - {'config'})})['"]?\s*[=:]\s*"""
+    r"""('[^'\n]*'|"[^"\n]*"|\{[^{}\n]*\}|-?[\w.+/\-]+)"""
 )
 
 
 def looks_like_serve(text: str) -> bool:
     """Whether the text holds a command or a manifest that starts a server."""
     head = text[:300_000]
-    if _LOOKS.search(head):
-        return True
-    return bool(re.search(rf"[{_DASHES}]\s?(?:enable|max|gpu|tensor)[-_{_DASHES}]", head[:20_000])) or bool(
-        re.search(
-            r"(?m)^\s*(?:max[-_]num[-_]seqs|max[-_]num[-_]batched[-_]tokens|gpu[-_]memory[-_]utilization)\s*:", head
-        )
-    )
+    return bool(_LOOKS.search(head) or re.search(rf"[{_DASHES}]\s?(?:enable|max|gpu|tensor)[-_{_DASHES}]", head[:20_000]))
 
 
 # --- text -> tokens ---------------------------------------------------------------------------------------------
@@ -63,18 +68,22 @@ def _repair(text: str, reading: Reading) -> str:
     fixed = fixed.translate(_QUOTES)
     if fixed != text:
         reading.warnings.append(note("typography"))
-    return fixed
+    return re.sub(r"`([^`\n]+)`", r"\n\1\n", fixed)  # code in the middle of a sentence
 
 
-def _tokens(line: str) -> list[str]:
-    """The words of one shell line, with ; & | as words of their own."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
+def _tokens(text: str, parts: tuple[str, ...] = ("\n\n", "\n")) -> list[str]:
+    """The words of a piece of shell, with ; & | and ends of lines as words of their own.
+
+    Where a quote never ends (an apostrophe in a sentence), each part is read by itself: paragraphs, then lines.
+    """
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:
         return list(lexer)
     except ValueError:
-        return line.replace('"', " ").replace("'", " ").split()
+        if not parts:
+            return text.replace('"', " ").replace("'", " ").split()
+        return [word for part in text.split(parts[0]) for word in [*_tokens(part, parts[1:]), "\n"]]
 
 
 def _commands(text: str) -> list[list[str]]:
@@ -84,17 +93,12 @@ def _commands(text: str) -> list[list[str]]:
     # a flag at the start of a line goes on with the command before it: backslashes are lost when people copy
     text = re.sub(r"\n\s*(?=--?[A-Za-z])", " ", text)
     text = _REDIRECT.sub(" ", text)
-    commands: list[list[str]] = []
-    quoted = text.count("'") % 2 == 0 and text.count('"') % 2 == 0 and re.search(r"['\"][^'\"]*\n[^'\"]*['\"]", text)
-    for line in [text] if quoted and len(text) < 20_000 else text.split("\n"):
-        current: list[str] = []
-        for word in _tokens(line):
-            if word and set(word) <= set(";&|"):
-                commands.append(current)
-                current = []
-            else:
-                current.append(word)
-        commands.append(current)
+    commands: list[list[str]] = [[]]
+    for word in _tokens(text):
+        if word and set(word) <= set(";&|\n"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
     return [c for c in commands if c]
 
 
@@ -108,8 +112,12 @@ def _expand(words: list[str], env: dict[str, str], reading: Reading) -> list[str
         reading.warnings.append(note("not_set", name=name[:60]))
         return match[0][:200]
 
-    pattern = re.compile(r"\$\{([A-Za-z_]\w*)(?::?-([^}$]{0,200}))?\}|\$([A-Za-z_]\w*)")
-    return [pattern.sub(value, w) if "$" in w else w for w in words]
+    pattern = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^}$]{0,200}))?\}|\$([A-Za-z_]\w*)")
+    out: list[str] = []
+    for word in words:
+        full = pattern.sub(value, word) if "$" in word else word
+        out += _tokens(full) if full != word and full.startswith("-") and pattern.fullmatch(word) else [full]
+    return out
 
 
 def _take_env(word: str, env: dict[str, str], reading: Reading) -> bool:
@@ -153,7 +161,8 @@ def _find_args(
             _docker_env(words[docker + 1 : i], env, reading)
             if "sglang" in word:
                 reading.engine = "sglang"
-            inner = words[i + 1 :]
+            entry = [b for a, b in zip(words[docker:i], words[docker + 1 : i], strict=False) if a == "--entrypoint"]
+            inner = entry[:1] + words[i + 1 :]
             found = _find_args(inner, reading, env, depth + 1) if depth < 4 else None
             return found if found is not None else (inner, True)
         if word in ("vllm", "vllm.exe") or word.endswith("/vllm"):
@@ -350,7 +359,13 @@ def _from_yaml(text: str, reading: Reading) -> dict[str, Any] | None:
                     )
                 else:
                     words += _list_words(_strings(value), trial)
-            if not words and not node.get("vllmConfig"):
+            chart = node.get("vllmConfig")
+            if isinstance(chart, dict):  # of the production stack's Helm chart
+                named = {"model": node.get("modelURL"), **{re.sub(r"(?=[A-Z])", "_", k).lower(): v for k, v in chart.items()}}
+                words += _config_words({k: v for k, v in named.items() if k in KINDS})
+                words += _list_words(_strings(chart.get("extraArgs")), trial)
+                trial.image = trial.image or f"{node.get('repository', 'vllm/vllm-openai')}:{node.get('tag', 'latest')}"
+            if not words:
                 continue
             words = _expand(words, env, trial)
             if trial.image and "sglang" in trial.image:
@@ -377,16 +392,15 @@ def _from_yaml(text: str, reading: Reading) -> dict[str, Any] | None:
                 isinstance(v, dict) and k not in KINDS for k, v in keys.items()
             ):
                 reading.format = "vLLM config file"
-                words = []
-                for k, v in keys.items():
-                    if isinstance(v, bool):
-                        words.append(f"--{k}={str(v).lower()}")
-                    elif isinstance(v, (dict, list)):
-                        words.append(f"--{k}={json.dumps(v)}")
-                    elif v is not None:
-                        words.append(f"--{k}={v}")
-                return read_args(words, False, reading)
+                return read_args(_config_words(keys), False, reading)
     return None
+
+
+def _config_words(settings: dict[str, Any]) -> list[str]:
+    """Settings of a file as words of a command line."""
+    return [
+        f"--{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in settings.items() if v is not None
+    ]
 
 
 def read(text: str) -> Reading:
@@ -394,16 +408,8 @@ def read(text: str) -> Reading:
     reading = Reading({})
     text = _repair(text[:MAX_COMMAND], reading)
     text = re.sub(r"(?m)^\s*```[\w\-]*\s*$", "", text)
-    manifest = bool(
-        re.search(
-            r"(?m)^\s*-?\s*(?:args|command|image|services|containers|environment|entrypoint|kind|apiVersion|max[-_]num[-_]seqs|model|Cmd|\"?Args\"?)\"?\s*:"
-            r"|^\s*-\s+['\"]?--|^\s*\[",
-            text,
-        )
-    )
-    parse: dict[str, Any] | None = None
-    if manifest:
-        parse = _from_yaml(text, reading)
+    manifest = re.search(r"(?m)^\s*(?:-\s|[\[{]|[\"']?[\w.\-]+[\"']?\s*:)", text)
+    parse = _from_yaml(text, reading) if manifest else None
     if parse is None:
         parse = _from_shell(text, reading)
     if parse is None:
@@ -424,11 +430,10 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
     text = re.sub(r"(?m)^\s*(?:\([\w.\-]+\)\s*)?(?:[\w.\-]+@[\w.\-]+:?[^\n$#]{0,80}[$#]|\$|>)\s+", "", text)
     text = re.sub(r"(?m)^\s*(?:CMD|ENTRYPOINT|ExecStart\s*=|RUN)\s*", "", text)
     env: dict[str, str] = {}
-    text = re.sub(
-        r'(?m)^\s*\[\s*("[^\n]*")\s*,?\s*\]\s*$',
-        lambda m: " ".join(shlex.quote(w) for w in re.findall(r'"([^"]*)"', m[1])),
-        text,
-    )
+    text = re.sub(r"\$env:(\w+)(\s*=\s*)?", lambda m: f"{m[1]}=" if m[2] else f"${m[1]}", text)  # PowerShell
+    text = re.sub(r"%([A-Za-z_]\w*)%", r"${\1}", text)  # cmd.exe
+    text = _LIST.sub(_listed, _ITEMS.sub(_listed_below, text))
+    text = _ARRAY.sub(lambda m: m[1] + "=" + shlex.quote(" ".join(re.sub(r"(?m)#.*$", "", m[2]).split())), text)
     commands = _commands(text)
     for words in commands:
         if words[0].startswith("Environment="):
@@ -451,6 +456,28 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
     for words in commands:  # arguments alone, without a command
         if any(is_known(w) for w in words):
             reading.format = reading.format or "arguments only"
-            start = next(i for i, w in enumerate(words) if w.startswith("-"))
-            return read_args(_expand(words[start:], env, reading), False, reading)
+            start = next(i for i, w in enumerate(words) if is_flag(w) or w == "serve")
+            return read_args(_expand(words[start:], env, reading), words[start] == "serve", reading)
+    words = [
+        f"--{_LOGGED.get(name, name)}={value.strip(chr(34) + chr(39)).removeprefix('torch.')}"
+        for name, value in _KEYWORD.findall(text)
+        if value not in ("None", "null")
+    ]
+    if len(words) > 1 and any("_" in word for word in words):  # of a program, of the log's own list
+        reading.format = "keywords"
+        return read_args(list(dict.fromkeys(words)), False, reading)
     return None
+
+
+def _listed_below(match: re.Match[str]) -> str:
+    """A flag or a value a line, behind hyphens -> one line; other items as they are."""
+    items = [item.strip().removeprefix("-").strip() for item in match[0].split("\n")]
+    return " ".join(items) + "\n" if any(is_flag(item.lstrip("\"'")) for item in items) else match[0]
+
+
+def _listed(match: re.Match[str]) -> str:
+    """["vllm", "serve"] -> vllm serve; other lists as they are."""
+    words = [double or single for double, single in _WORD.findall(match[1])]
+    if not any(is_flag(w) or w == "vllm" for w in words):
+        return match[0]
+    return " ".join(shlex.quote(w) for w in words)

@@ -107,6 +107,24 @@ def test_a_damaged_paste_does_not_raise(case, data):
 
 
 def test_from_a_shell(capsys, monkeypatch):
-    assert main(["diagnose", str(CASES[0])]) == 0
+    assert main(["diagnose", str(CASES[0]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "serve_cmd"
     assert main(["diagnose", "no such file"]) == 2
+    assert main(["diagnose", str(CASES[0].with_name("m05.txt"))]) == 0
+    words = capsys.readouterr().out
+    assert "kv_usage: 0.999" in words and "DP_IMBALANCE (high confidence)" in words
+    assert main(["diagnose", str(CASES[0].with_name("m21.txt"))]) == 1
+
+
+def test_of_a_huge_file_the_beginning_and_the_end_are_read(tmp_path, capsys):
+    line = "INFO 06-01 10:00:00 [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Running: {} reqs, GPU KV cache usage: 3.0%\n"
+    file, others = tmp_path / "server.log", b"INFO: GET /health 200 OK\n" * 300_000
+    with file.open("wb") as out:
+        out.write(line.format(1).encode() + others)
+        out.seek(2**31)  # sparse between them
+        out.write(others + line.format(7).encode())
+    begin = time.process_time()
+    main(["diagnose", str(file), "--json"])
+    assert time.process_time() - begin < 2.0
+    parse = json.loads(capsys.readouterr().out)["parse"]
+    assert parse["samples"] == 2 and parse["last"]["running"] == 7

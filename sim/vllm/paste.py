@@ -1,19 +1,22 @@
 """Whatever somebody pastes -> what it is, what it says, and what to do: `diagnose`.
 
-python -m sim diagnose FILE        (or - for standard input) prints the report as JSON
+python -m sim diagnose FILE        (or - for standard input) prints the report; --json: for a program
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from sim.advice import Advice, Figures, advise
 from sim.catalog import model_from_config
@@ -22,6 +25,8 @@ from sim.sentences import Note
 
 from . import logs, metrics, serve
 from .clean import MAX_CHARS, Reading, decode, note, once, scrub, strip_colour, unwrap_json_lines
+
+_PART = 4 * MAX_CHARS  # bytes of either end of a file; what is between them is not looked at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +64,23 @@ class Report(Reading):
             data["also"] = [a.as_dict() for a in self.advice[1:]]
         clean: dict[str, Any] = scrub(data)
         return clean
+
+
+    def __str__(self) -> str:
+        data = self.as_dict()
+        also = [data.pop("diagnosis", None), *data.pop("also", [])]
+        if self.kind == "serve_cmd":
+            data.pop("settings", None)  # the same as what was read
+        lines = [f"{self.kind}: {self.what}", "", yaml.safe_dump(_plain(data), sort_keys=False, allow_unicode=True, width=120)]
+        lines += [f"{a['code']} ({a['confidence']} confidence): {a['why']}\n  {a['action']}" for a in also if a]
+        return "\n".join(lines).rstrip()
+
+
+def _plain(value: Any) -> Any:
+    """What is said, as plain data for YAML; without what is empty."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items() if k not in ("kind", "what") and v not in ("", [], {})}
+    return [_plain(v) for v in value] if isinstance(value, list) else str(value) if isinstance(value, str) else value
 
 
 def _no(kind: str, what: str, error: str, *notes: Note) -> Report:
@@ -217,14 +239,16 @@ def command(subparsers: Any) -> None:
     """Adds `diagnose` to `python -m sim`."""
     parser = subparsers.add_parser("diagnose", help="what a pasted /metrics page, log or serve command says")
     parser.add_argument("file", help="a file, or - for standard input")
-    parser.set_defaults(run=_main, func=_main, handler=_main)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=_main)
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    try:
-        data = sys.stdin.buffer.read(4 * MAX_CHARS + 1) if arguments.file == "-" else Path(arguments.file).read_bytes()
-    except OSError as error:
-        print(f"{arguments.file}: {error.strerror}", file=sys.stderr)
-        return 2
-    print(json.dumps(diagnose(data).as_dict(), indent=1, ensure_ascii=False))
-    return 0
+    with nullcontext(sys.stdin.buffer) if arguments.file == "-" else Path(arguments.file).open("rb") as file:
+        data = file.read(_PART)
+        if file.seekable():
+            file.seek(max(len(data), file.seek(0, os.SEEK_END) - _PART))
+        data += file.read(_PART)
+    report = diagnose(data)
+    print(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) if arguments.json else report)
+    return 0 if report.parse is not None and not report.errors else 1

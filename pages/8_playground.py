@@ -3,13 +3,12 @@
 import streamlit as st
 
 from sim.scenario import Scenario
-from ui import charts, controls, exports, frame, narration, series, state, traffic
+from ui import controls, dashboard, exports, frame, narration, state, traffic
 from ui.text import language, t
 
 DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
 KINDS = ["compute", "bandwidth", "busy"]
 LATENCIES = ["ttft", "tpot", "e2e"]
-HEIGHT = 172  # px of a picture: the four of the mission stand on a 720 px screen below what changed
 
 actions = frame.page("playground")
 s = state.load(DEFAULT, extra={"u": "compute", "l": "ttft"})
@@ -124,55 +123,6 @@ def what_if() -> None:
     controls.knob("slo_tpot_s", [0.01, 0.02, 0.03, 0.05, 0.1, 0.2])
 
 
-@st.cache_data(max_entries=128, show_spinner=False)
-def pictures(key: tuple[str, ...], _b: object, _a: object, kind: str, what: str, error: float) -> None:
-    """Six pictures, kept as drawn: the same two runs cost nothing the second time."""
-    b, a = _b, _a
-    end = max(b.duration_s, a.duration_s)
-    summary, scenario = b.summary(), b.scenario
-    first = series.first_preemption(b)
-    events = [(first, t("playground.first_preemption"))] if first == first else []
-    left, right = st.columns(2, gap="medium")
-    with left:
-        charts.timeline(
-            t("playground.queue"), charts.both(series.waiting, b, a, "waiting", steps=True, fill=True), x_end=end, height=HEIGHT,
-            alt=t("playground.queue_alt", mean=summary.waiting_mean, most=summary.waiting_max),
-        )
-    with right:
-        charts.timeline(
-            t(f"playground.gpu_{kind}"), charts.both(lambda r: series.utilisation(r, kind), b, a, "ink"), x_end=end, height=HEIGHT,
-            percent=True, alt=t("playground.gpu_alt", mean=100 * getattr(summary, f"gpu_{kind}")),
-        )
-    left, right = st.columns(2, gap="medium")
-    limit = {"ttft": [("SLO (s)", scenario.slo_ttft_s)], "tpot": [("SLO (s)", scenario.slo_tpot_s)]}.get(what, [])
-    with left:
-        charts.timeline(
-            t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill", error=error),
-            x_end=end, height=HEIGHT, limits=limit, alt=t("playground.p99_alt", value=getattr(summary, f"{what}_p99")),
-        )
-    with right:
-        charts.timeline(
-            t("playground.preemptions"), charts.both(series.preemptions, b, a, "preempted", steps=True), x_end=end, height=HEIGHT,
-            y_end=None if max(summary.preemptions, a.summary().preemptions) > 4 else 4.0, events=events, alt=t("playground.preemptions_alt", n=summary.preemptions),
-        )
-    left, right = st.columns(2, gap="medium")
-    with left:
-        charts.timeline(
-            t("playground.kv"), charts.both(series.kv, b, a, "kv", fill=True), x_end=end, height=HEIGHT, percent=True, y_end=1.08,
-            limits=[(t("playground.pool_full"), 1.0)], alt=t("playground.kv_alt", most=100 * summary.kv_max),
-        )
-    with right:
-        runs = [("A", a), ("B", b)] if a is not b else [("B", b)]
-        names = [f"{tail.upper()} {label}" if len(runs) > 1 else tail.upper() for tail in ("p50", "p99") for label, _ in runs]
-        parts = [series.ttft_split(r, share) for share in (0.5, 0.99) for _, r in runs]
-        charts.bars(
-            t("playground.split"), names,
-            [charts.Part(t("playground.split_queue"), "waiting", [p[0] for p in parts]),
-             charts.Part(t("playground.split_prefill"), "prefill", [p[1] for p in parts])],
-            height=HEIGHT, alt=t("playground.split_alt", queue=parts[-1][0], prefill=parts[-1][1]),
-        )
-
-
 def figures(b: object, a: object | None, error: float, why: str) -> None:
     wanted = [
         ("qps", "req/s", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
@@ -195,9 +145,9 @@ with stage, st.container(key="stage"):
         controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))
     upload = [traffic.requests(x)[1] for x in (s.b, s.a)]
     key = (state.run_key(s.b), state.run_key(s.a), *upload, language(), frame.theme(), str(frame.scale()))
-    pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
-    st.page_link("pages/6_sweet_spot.py", label=t("playground.curve"), icon=":material/show_chart:",
-                 query_params={"lang": language(), "p": "knee.reveal", **state.scenarios(s)})
+    dashboard.pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
+    frame.link(frame.PAGES["sweet"], t("playground.curve"), {"lang": language(), "p": "knee.reveal", **state.scenarios(s)},
+               icon=":material/show_chart:")
     st.caption(" ".join([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
     st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)

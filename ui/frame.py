@@ -20,12 +20,14 @@ choice or metric come from settings.toml (`settings.<field>.label|help`, `text.f
 
 from __future__ import annotations
 
+import contextlib
 import html
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 from ui import state, text
 from ui.text import t
@@ -77,6 +79,8 @@ CSS = """<style>
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}
+@media (min-width:641px){.stMain{--fit:clamp(240px,100vh - 17rem,46vh)}.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 30rem,46vh)}
+.stMain [class*=st-key-fit_],[data-testid=stLayoutWrapper]:has(>.st-key-fit_covered){height:var(--fit);flex-basis:auto!important}}
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
 .if-tile{padding:.55rem .65rem .5rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
@@ -131,7 +135,7 @@ def page(key: str) -> Any:
     with st.sidebar:
         for name, path in PAGES.items():
             if (ROOT / path).exists():
-                st.page_link(path, label=t(f"frame.title.{name}"), query_params=state.menu_link(name) or None)
+                link(path, t(f"frame.title.{name}"), state.menu_link(name))
         with st.container(key="frame_foot"):
             _language()
             st.toggle(t("frame.projector"), key="projector", persist_state="session", help=t("frame.projector_help"))
@@ -143,6 +147,12 @@ def page(key: str) -> Any:
     with st.container(horizontal=True, vertical_alignment="center", key="heading"):
         st.title(t(f"frame.title.{key}"), anchor=False, width="stretch")
         return st.container(horizontal=True, width="content", horizontal_alignment="right", key="actions")
+
+
+def link(path: str, words: str, query: dict[str, str], icon: str | None = None) -> None:
+    """A link to a page of the app; nothing where a page is run alone (`streamlit run pages/…`), which knows no other."""
+    with contextlib.suppress(StreamlitAPIException):
+        st.page_link(path, label=words, query_params=query or None, icon=icon)
 
 
 def _language() -> None:

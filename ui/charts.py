@@ -38,6 +38,12 @@ COLOURS = {
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC", sans-serif'
 HATCH = {"waiting": "/", "preempted": "x", "idle": "."}
 HEIGHT = 210  # px
+
+
+class Fit(int):
+    """A height of so many px at least, and on a wide screen of what the window leaves (frame.CSS, `fit_`)."""
+
+
 POINTS = 150  # buckets of a line: twice as many points are drawn, which is what a picture has pixels for
 
 
@@ -136,7 +142,7 @@ def curve(
     layout["annotations"] += _end_words(ends, low, top, height, log_y)
     for name, value in limits:
         if 0 <= value * factor <= top * 1.0001:
-            _limit(layout, name, value * factor, percent, log_y)
+            _limit(layout, _named(name, value, percent), value * factor, log_y)
     for time, word in events:
         if np.isfinite(time):
             _event(layout, time, word, log_x)
@@ -170,17 +176,19 @@ def bars(
                 "pattern": {"shape": HATCH.get(part.colour, ""), "size": 6, "solidity": 0.2, "fillmode": "overlay",
                             "fgcolor": colours["paper"]},
             },
-            "text": inside, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-            "textfont": {"size": 12 * _scale(), "color": colours["paper"]}, "constraintext": "inside",
+            "text": inside, "textposition": "auto" if len(parts) == 1 else "inside", "insidetextanchor": "middle",
+            "textangle": 0, "textfont": {"size": 12 * _scale(), "color": colours["paper"]}, "constraintext": "inside",
+            "outsidetextfont": {"color": colours["ink"]}, "cliponaxis": False,
         }
         values32 = values.astype(np.float32)
         bar |= {"x": values32, "y": list(names)} if horizontal else {"x": list(names), "y": values32}
         traces.append(bar)
-        if len(values) and values[-1] > 0:
-            ends.append((Line((), (), part.colour, part.label), float(heights[-1] + values[-1] / 2)))
+        if len(has := np.flatnonzero(values > 0)):  # the last bar that has the part
+            ends.append((Line((), (), part.colour, part.label), float(heights[has[-1]] + values[has[-1]] / 2)))
         heights = heights + np.nan_to_num(values)
     top = y_end * factor if y_end is not None else _top([heights, np.array([v * factor for _, v in limits])])
-    layout = base_layout(title, height, right_words=[] if horizontal else [p.label for p in parts])
+    ends += [(Line((), (), "soft", _named(name, value, percent)), value * factor) for name, value in limits]
+    layout = base_layout(title, height, right_words=[] if horizontal else [line.label for line, _ in ends])
     layout |= {"barmode": "stack", "bargap": 0.35}
     value_axis, name_axis = ("xaxis", "yaxis") if horizontal else ("yaxis", "xaxis")
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
@@ -190,8 +198,7 @@ def bars(
         layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"]}
     else:
         layout["annotations"] += _end_words(ends, 0.0, top, height, False)
-        for name, value in limits:
-            _limit(layout, name, value * factor, percent, False)
+        layout["shapes"] += [_dashes(value * factor) for _, value in limits]
     draw({"data": traces, "layout": layout}, alt or title, key)
 
 
@@ -251,8 +258,11 @@ def _typed(array: Any) -> dict[str, Any]:
 
 def draw(figure: dict[str, Any], alt: str, key: str | None = None) -> None:
     """Put a figure (a plain dict) on the page. `alt` says what it shows to those who do not see it."""
+    height = figure["layout"]["height"]
+    fit = isinstance(height, Fit)
     st.plotly_chart(
-        Picture(figure), width="stretch", height=figure["layout"]["height"], theme=None, key=key, alt=alt, config=CONFIG
+        Picture(figure), width="stretch", height="stretch" if fit else height, theme=None,
+        key=f"fit_{key or figure['layout']['title']['text']}" if fit else key, alt=alt, config=CONFIG,
     )
 
 
@@ -343,7 +353,8 @@ def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dic
         nearest = int(np.argmin(distance))
         close = distance[nearest] < 0.25
         upright = "bottom" if close and away[nearest][1] < 0 else "top"
-        sides.append(f"{upright} {'center' if not close else 'left' if away[nearest][0] < 0 else 'right'}")
+        left = away[nearest][0] < 0 if close else place[0] > places[:, 0].min()  # of a rising curve, what lies up left is free
+        sides.append(f"{upright} {'left' if left else 'center' if not close else 'right'}")
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
         "textposition": sides, "textfont": {"size": 13 * _scale(), "color": ink}, "cliponaxis": False,
@@ -366,7 +377,7 @@ def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dic
         "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
         "margin": {"l": 46 * scale, "r": (12 + 8.2 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
-        "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4},
+        "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4, "nticks": 6 if scale == 1 else 4},
         "yaxis": {**axis, "ticklen": 0},
         "annotations": [], "shapes": [],
         "hoverlabel": {"font": {"size": 13 * scale}},
@@ -417,17 +428,27 @@ def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, heigh
     ]
 
 
-def _limit(layout: dict[str, Any], name: str, value: float, percent: bool, log: bool) -> None:
-    colours = _colours()
-    at = float(np.log10(value)) if log else value
-    shown = f"{value:g}%" if percent else f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"
-    layout["shapes"].append({
+def _named(name: str, value: float, percent: bool) -> str:
+    """A limit's name and value; a share of 1 needs none."""
+    shown = f"{value * 100:g}%" if percent else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return name if percent and value == 1 else f"{name} {shown}".strip()
+
+
+def _dashes(value: float) -> dict[str, Any]:
+    return {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below",
-        "line": {"color": colours["soft"], "width": 1.4, "dash": "6px,4px"},
-    })
+        "line": {"color": _colours()["soft"], "width": 1.4, "dash": "6px,4px"},
+    }
+
+
+def _limit(layout: dict[str, Any], words: str, value: float, log: bool) -> None:
+    colours = _colours()
+    layout["shapes"].append(_dashes(value))
+    if _scale() > 1 and _width(words) > 16:  # a projector's type: four pictures in a row
+        words = "<br>".join(words.rsplit(" ", 1))
     layout["annotations"].append({
-        "xref": "paper", "x": 0, "xanchor": "left", "y": at, "yanchor": "bottom", "showarrow": False, "xshift": 4,
-        "text": name if percent and value == 100 else f"{name} {shown}" if name else shown,
+        "xref": "paper", "x": 0, "xanchor": "left", "y": float(np.log10(value)) if log else value, "yanchor": "bottom",
+        "showarrow": False, "xshift": 4, "align": "left", "text": words,
         "font": {"size": 12.5 * _scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
         "borderpad": 0,
     })

@@ -51,6 +51,13 @@ export default function (component) {
     return [1, 2, 5, 10].map((m) => m * p).find((v) => v >= raw)
   }
 
+  // The height of a seat: what the window leaves below the canvas' top, so that every lane is seen without scrolling.
+  const main = document.querySelector('[data-testid=stMain]')
+  const rows = (around) => {
+    const top = canvas.getBoundingClientRect().top + (main ? main.scrollTop : 0)
+    const room = innerHeight - top - data.lanes.length * around - 48 * k     // the axis and the key below it
+    return Math.max(data.row - 5, Math.min(data.row + 8, room / data.lanes.reduce((n, lane) => n + lane.seats, 0)))
+  }
   let hits = []
   const label = (g, t, words, x, y, w, h) => {     // words on a plate
     g.fillStyle = t.back; g.beginPath(); g.roundRect(x, y, w, h, 5); g.fill()
@@ -59,7 +66,7 @@ export default function (component) {
   const draw = () => {
     const w = canvas.clientWidth
     if (!w) return
-    const t = theme(), narrow = w < 520, row = data.row * (k > 1 ? 1.12 : 1), head = 22 * k, gapAfter = 8
+    const t = theme(), narrow = w < 520, head = 22 * k, gapAfter = 8, row = narrow ? data.row : rows(head + gapAfter)
     const left = (narrow ? 22 : 62) * (k > 1 ? 1.2 : 1), right = 10, axis = 20 * k, dpr = window.devicePixelRatio || 1
     const h = data.lanes.reduce((a, lane) => a + head + lane.seats * row + gapAfter, 0) + axis
     canvas.width = w * dpr; canvas.height = h * dpr; canvas.style.height = h + 'px'
@@ -104,7 +111,7 @@ export default function (component) {
       }
       y += head
       for (let i = 0; i < lane.seats; i++) {
-        type(12); g.globalAlpha = .7; g.fillStyle = t.text
+        type(Math.min(12, row / k)); g.globalAlpha = .7; g.fillStyle = t.text
         g.fillText(narrow ? i + 1 : fill(L.seat, { n: i + 1 }), 0, y + i * row + row / 2); g.globalAlpha = 1
         g.fillStyle = t.soft; g.fillRect(left, y + i * row + 2, w - left - right, row - 4)
       }
@@ -125,7 +132,7 @@ export default function (component) {
           bar(g, t, phase, x, top, bw, bh)
           hits.push([x, top, x + bw, top + bh, lane.title, request, phase, a, b])
           const words = phase === 'decode' ? '' + (request + 1) : phase === 'prefill' ? 'P' : ''
-          type(11, 600)
+          type(Math.min(11, bh / k), 600)
           if (words && g.measureText(words).width + 6 < bw) {
             g.fillStyle = t.dark ? '#0B0F14' : '#FFFFFF'; g.fillText(words, x + 3, top + bh / 2 + .5)
           }
@@ -216,6 +223,7 @@ export default function (component) {
   if (state.covered && !covered && !matchMedia('(prefers-reduced-motion: reduce)').matches) { state.at = 0; start() }
   state.covered = covered
   state.observer = new ResizeObserver(() => draw()); state.observer.observe(canvas)
+  if (main) state.observer.observe(main.firstElementChild)    // what stands above may grow
   const dress = new MutationObserver(() => { draw(); keys() })
   dress.observe(document.head, { childList: true, subtree: true })
   const dark = matchMedia('(prefers-color-scheme: dark)')

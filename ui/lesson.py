@@ -30,8 +30,8 @@ from ui.text import t
 
 STEPS = ("ask", "lock", "reveal", "next")
 """ask: choose an answer. lock: it is fixed. reveal: the result shows. next: the takeaway and where to go from here."""
-PICTURE = 240
-"""Height of a scene's pictures, px: with what was said about them they fit on a screen of 1280x720."""
+PICTURE = charts.Fit(240)
+"""Height of a scene's pictures: with what was said about them they fit on a screen of 1280x720."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def end(
     if run and against and not flow.untouched:
         explain = narration.changed(run.summary(), against.summary(), run.scenario, against.scenario) or t("lesson.same")
     with flow.told:
-        if explain:
+        if explain and not (flow.step == "next" and flow.untouched and frame.projector()):  # a class has just read it
             st.markdown(explain)
         if flow.step == "next":
             _try_next(*(_advised(flow, run) or then or ("", {})))
@@ -236,7 +236,7 @@ def _try_next(words: str, wanted: dict[str, Any]) -> None:
 
 def covered(height: int = PICTURE) -> None:
     """The place of a picture that would give the answer away."""
-    with st.container(border=True, height=height, vertical_alignment="center", horizontal_alignment="center"):
+    with st.container(border=True, height=height, vertical_alignment="center", horizontal_alignment="center", key="fit_covered"):
         st.markdown(f":material/visibility_off: {t('lesson.covered')}", width="content")
 
 

@@ -32,7 +32,7 @@ SCENES = [
 
 def eight(s: Scenario) -> Run:
     """The lesson's eight and the 24 that wait behind them, all there from the start."""
-    output = np.full(s.num_requests, SHORT)
+    output = np.full(max(s.num_requests, LONG_ONE + 1), SHORT)
     output[LONG_ONE] = s.output_tokens
     n = len(output)
     return state.run(s, Requests.of(np.zeros(n), np.full(n, s.prompt_tokens), output), upload="eight")

@@ -141,7 +141,7 @@ def first_victim(s: Scenario) -> dict[str, str]:
 
 
 def draw_blocks(flow: Flow) -> None:
-    offset = int(flow.s.extra["k"])
+    offset = min(max(int(flow.s.extra["k"]), -60), 60)
     key = "kv_step"
     st.session_state[key] = offset
     lesson.bench(flow, {"k": lambda: st.slider(

@@ -168,6 +168,10 @@ except SimError as error:
     state.publish()
     st.stop()
 shape = catalog.model(b.model)
+if not shape.experts:
+    st.info(t("playground.dense"))
+    state.publish()
+    st.stop()
 names, shown = (["A", "B"], [before, now]) if flow.s.compared else (["B"], [now])
 
 

@@ -290,9 +290,9 @@ def atlas(flow: lesson.Flow) -> None:
         return lesson.end(flow)
     row = st.columns([3, 3, 3, 2, 3], vertical_alignment="bottom", gap="small")
     names = []
-    for place, which, other in ((row[0], "across", "up"), (row[1], "up", "across")):
+    for place, which, other in ((row[0], "across", str(extra["up"])), (row[1], "up", "")):
         with place:
-            names.append(pick(which, [n for n in AXES if n != extra[other]], lambda n: state.label(n).strip("`")))
+            names.append(pick(which, [n for n in AXES if n not in (other, *names)], lambda n: state.label(n).strip("`")))
     with row[2]:
         metric = pick("metric", list(sweep_map.METRICS), lambda m: t(f"sweet_spot.map_{m}"))
     with row[3]:
@@ -363,7 +363,7 @@ def pick(name: str, options: list[str], words: Callable[[str], str]) -> str:
 
 def hunt(flow: lesson.Flow) -> None:
     """The most throughput under limits, over five settings at once."""
-    b, gpus = flow.s.b, int(flow.s.extra["gpus"])
+    b, gpus = flow.s.b, 4 if flow.s.extra["gpus"] == "4" else 8
     ranges = {"split": splits(gpus), **SEARCHED}
     total = math.prod(map(len, ranges.values()))
     lesson.bench(flow, {

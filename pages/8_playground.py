@@ -139,6 +139,8 @@ with stage, st.container(key="stage"):
     b, a = state.runs(s, traffic.requests)
     error, why = narration.error(s.b.gpu)
     figures(b.summary(), a.summary() if s.compared else None, error, why)
+    if b.stopped:
+        st.warning(t(f"playground.stopped_{b.stopped}", ticks=f"{len(b.ticks):,}"), icon=":material/timer_off:")
     frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a, most=3))
     with st.container(horizontal=True, key="stage_bar"):
         controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))

@@ -49,8 +49,9 @@ def simulate(
     num_gpu_blocks: int | None = None,
     refuse: bool = True,
     observer: Observer | None = None,
+    most_ticks: float = INF,
 ) -> Run:
-    """Run a scenario to its end.
+    """Run a scenario to its end, or to `most_ticks` engine steps a replica (it then says `stopped` = "too_long").
 
     `requests` defaults to the scenario's own traffic, `step_time` to its hardware, `num_gpu_blocks` (null block included,
     per replica) to its memory. With `refuse` off, requests that can never fit the pool are let in and stall as they do in
@@ -74,14 +75,14 @@ def simulate(
     collecting = gc.isenabled()
     gc.disable()  # the lists are long, and circles are taken apart at the end
     try:
-        return _simulate(scenario, requests, step_time, num_gpu_blocks, refuse, observer)
+        return _simulate(scenario, requests, step_time, num_gpu_blocks, refuse, observer, most_ticks)
     finally:
         if collecting:
             gc.enable()
 
 
 def _simulate(
-    s: Scenario, requests: Requests, step_time: Any, blocks: int, refuse: bool, observer: Observer | None
+    s: Scenario, requests: Requests, step_time: Any, blocks: int, refuse: bool, observer: Observer | None, most_ticks: float
 ) -> Run:
     # Where prompts share nothing, a request can only hit its own former blocks: until somebody is preempted, the prefix
     # cache changes nothing, and is left out. If somebody is, we start again with it.
@@ -93,6 +94,7 @@ def _simulate(
         replicas = [Replica(s, book, step_time, blocks, i, observer, cached) for i in range(s.data_parallel_size)]
         for replica in replicas:
             replica.guessing = caching and not cached
+            replica.most_ticks = most_ticks
         router = Router(s, requests, book, replicas, refusals)
         try:
             router.run()
@@ -240,6 +242,7 @@ class Replica:
         if caching:
             self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.seen)
         self.stopped = ""
+        self.most_ticks = INF
         # What is written down: starts and free blocks of every tick; who decodes, per stretch of ticks in which they are
         # the same; the rest where it is not zero.
         self.starts: list[float] = []
@@ -278,7 +281,7 @@ class Replica:
         length, last, got, fin = book.length, book.last, book.got, book.fin
         scheduled, first, finish, latest, since = book.scheduled, book.first, book.finish, book.latest, book.since
         seat, cached = book.seat, book.cached
-        starts, on_finish = self.starts, self.on_finish
+        starts, on_finish, most_ticks = self.starts, self.on_finish, self.most_ticks
         start_of, free_of = starts.append, self.frees.append
         stretch, particular, freed = self.stretches.extend, self.particular.extend, self.freed.extend
         patience = 1000 + 4 * -(-max(last, default=1) // min(batched, threshold or batched))
@@ -597,6 +600,8 @@ class Replica:
                     stalled = True
                 stretch((1, d_seqs, d_context))
                 particular((tick, l_seqs, l_context, p_seqs, p_tokens, p_pairs, p_context, len(sampled), len(lost), seated))
+                if tick >= most_ticks:
+                    self.stopped = "too_long"
                 if sampling:
                     quiet = idle = 0
                 else:

@@ -233,23 +233,26 @@ class Run:
     def _littles_law(self, wall: float, served: int) -> float:
         """Mean queue length counted tick by tick / (arrival rate x mean time in the queue): 1 if the books agree.
 
-        The left side integrates the gauge `waiting`, which is constant within a tick; a request that arrives in the
-        middle of one is seen at the next, so that some percent of deviation is the size of a tick against a wait.
+        The left side integrates the gauge `waiting`, which is constant between ticks, and adds what it cannot see: a
+        request that arrives between two ticks waits for the next.
         """
         if served == 0 or wall <= 0 or self.queued_s <= 0:
             return 1.0
         t = self.ticks
-        # Requests that arrived during a tick waited for its end, though the gauge of that tick does not know them.
-        by_gauge = float((t.waiting * t.duration).sum())
         came = (self.status != NEVER_ISSUED) & (self.status != REFUSED)
-        unseen = 0.0
+        by_gauge = unseen = 0.0
         for replica in range(self.scenario.data_parallel_size):
-            mine = slice(None) if self.scenario.data_parallel_size == 1 else t.replica == replica
-            start, end = t.start[mine], t.start[mine] + t.duration[mine]
+            mine = t.replica == replica
+            start = t.start[mine]
+            if not len(start):
+                continue
+            # A gauge holds until the next tick, which is not always when its own ends: static batching gathers.
+            until = np.append(start[1:], start[-1] + t.duration[mine][-1])
+            by_gauge += float(t.waiting[mine] @ (until - start))
+            # Requests that came since wait until the next tick, though the gauge does not know them yet.
             times = self.arrival[came & (self.replica == replica)]
-            tick = np.searchsorted(start, times) - 1
-            inside = tick >= 0
-            unseen += float(np.maximum(end[tick[inside]] - times[inside], 0.0).sum())
+            seen = np.append(start[0], until)[np.searchsorted(start, times)]
+            unseen += float(np.maximum(seen - times, 0.0).sum())
         return (by_gauge + unseen) / self.queued_s
 
     def _utilisation(self, seconds: float) -> tuple[float, float, float]:

@@ -173,3 +173,10 @@ def test_a_prompt_may_quote_an_answer_that_is_still_being_generated():
         enable_prefix_caching=True, scheduler_reserve_full_isl=False,
     )
     check(s, requests, 11, Clock(), True)
+
+
+def test_a_run_can_be_cut_short_and_says_so():
+    scenario = Scenario(duration_s=10.0)
+    whole, part = simulate(scenario), simulate(scenario, most_ticks=200)
+    assert part.stopped == "too_long" and 200 < len(part.ticks) < 1000 < len(whole.ticks)
+    assert not part.summary().drained and part.ticks.start.tolist() == whole.ticks.start[: len(part.ticks)].tolist()

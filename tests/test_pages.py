@@ -15,3 +15,25 @@ def test_a_page_opens_when_it_is_run_alone(path: Path) -> None:
     page = AppTest.from_file(str(path), default_timeout=60).run()
     assert not page.exception
     assert page.title[0].value
+
+
+ODD = [
+    ("8_playground", "le=fixed&pt=8192&ml=4096"), ("8_playground", "pt=1000000&ml=4096"), ("8_playground", "rr=0.01&du=0.1"),
+    ("8_playground", "ar=bursty&bc=12&rr=1&du=10&sd=10"), ("8_playground", "gm=0.05"), ("8_playground", "a.gm=0.05"),
+    ("2_two_budgets", "p=queue.reveal&gm=0.05"), ("2_two_budgets", "p=queue.reveal&mo=Llama-3.1-70B"), ("2_two_budgets", "rr=0.01&du=0.1"),
+    ("3_kv_pool", "p=mode.reveal&nb=0&gm=0.05"), ("3_kv_pool", "p=blocks.reveal&k=99999"), ("3_kv_pool", "p=blocks.reveal&nb=0"),
+    ("4_experts", "mo=Llama-3.1-8B"), ("5_parallelism", "gm=0.05"), ("app", "p=few.reveal&gm=0.05"), ("app", "p=eight.reveal&nr=5"),
+    ("app", "p=stream.reveal&rr=0.01&du=0.1"), ("6_sweet_spot", "p=first.reveal&gm=0.05"), ("6_sweet_spot", "p=search.ask&gpus=abc"),
+    ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=max_num_seqs&cells=4"), ("6_sweet_spot", "p=map.reveal&across=foo&up=foo&cells=3"),
+    ("6_sweet_spot", "p=knee.reveal&gm=0.05"), ("7_diagnose", "case=none&n=0&cause=x&act=y"), ("1_be_the_scheduler", "p=x.y&v=2&ms=nan"),
+]
+
+
+@pytest.mark.parametrize(("name", "query"), ODD)
+def test_an_address_that_cannot_be_shown_is_explained_and_leads_on(name: str, query: str) -> None:
+    page = AppTest.from_file(str(next(ROOT.glob(f"**/{name}.py"))), default_timeout=60)
+    page.query_params.update(dict(pair.split("=") for pair in f"v=1&lang=en&{query}".split("&")))
+    page.run()
+    assert not page.exception
+    for anew in [button for button in page.button if button.key == "begin_anew"]:
+        assert not anew.click().run().exception and not page.warning

@@ -52,6 +52,16 @@ def test_queue_time_counts_to_the_first_schedule_and_littles_law_holds():
     assert got.summary().littles_law == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("mode", [
+    {}, {"batching": "static", "static_timeout_s": 5.0}, {"batching": "prefill_first"}, {"data_parallel_size": 3},
+    {"arrival": "closed", "num_clients": 90}, {"num_gpu_blocks_override": 2100}, {"num_gpu_blocks_override": 2100, "preemption_mode": "swap"},
+    {"batching": "static", "data_parallel_size": 2, "arrival": "closed", "num_clients": 5},
+], ids=str)
+def test_the_books_agree_in_every_mode(mode):
+    got = simulate(Scenario(max_num_seqs=64, request_rate=20.0, duration_s=20.0, **mode)).summary()
+    assert got.waiting_mean > 0 and got.littles_law == pytest.approx(1.0)
+
+
 def test_a_preempted_request_shows_one_long_gap_and_recomputes():
     # Six usable blocks of 16: two requests of 40 + 30 tokens outgrow them.
     got = run(PLAIN.but(max_num_batched_tokens=128), requests([0.0, 0.0], [40, 40], [30, 30]), blocks=8)

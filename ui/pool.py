@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sim.block_replay import BlockReplay
 from sim.engine import Step, simulate
+from sim.memory import plan
 from sim.requests import Requests
 from sim.scenario import Scenario
 from ui import charts, frame
@@ -16,6 +17,8 @@ CSS = """<style>.pool{display:grid;grid-template-columns:repeat(auto-fill,minmax
 .pool i{aspect-ratio:1;border-radius:2px;background:%(grid)s}.pool .h{background:%(kv)s}.pool .n{background:%(prefill)s}
 .pool .v{background:%(preempted)s}.pool .o{background:%(paper)s;border:2px solid %(preempted)s;box-sizing:border-box}
 </style>"""
+
+MOST_BLOCKS = 5000  # that a page can show one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,10 @@ class Preemption:
 
 
 def first_preemption(scenario: Scenario, requests: Requests, before: int = 60, after: int = 60) -> Preemption | None:
-    """The steps around the first preemption of a run; None if there is none."""
-    usable = scenario.num_gpu_blocks_override - 1  # block 0 is the null block
+    """The steps around the first preemption of a run; None if there is none, or too large a pool to show."""
+    usable = plan(scenario).num_gpu_blocks - 1  # block 0 is the null block
+    if usable > MOST_BLOCKS:
+        return None
     moments: deque[Moment] = deque(maxlen=before + 1 + after)
     found: list[int] = []
     blocks = BlockReplay(scenario, requests, usable + 1, on_step=lambda replay, step: moments.append(Moment(

@@ -60,7 +60,7 @@ def windows(run: Run, count: int = WINDOWS) -> Any:
     return np.linspace(0.0, max(run.duration_s, 1e-9), count + 1)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def utilisation(run: Run, kind: str = "compute", count: int = WINDOWS) -> tuple[Any, Any]:
     """GPU utilisation (0..1) a window: "compute" (FLOP time at attainable peak), "bandwidth" or "busy" (kernels run)."""
     edges, ticks, model = windows(run, count), run.ticks, run.step_time
@@ -83,7 +83,7 @@ def utilisation(run: Run, kind: str = "compute", count: int = WINDOWS) -> tuple[
     return (edges[:-1] + edges[1:]) / 2, np.minimum(y, 1.0)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def latency(run: Run, what: str = "ttft", share: float = 0.99, count: int = WINDOWS) -> tuple[Any, Any]:
     """A percentile of "ttft", "queue", "tpot" or "e2e" in s, over the requests that reached that moment in a window."""
     edges = windows(run, count)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import streamlit as st
 
@@ -180,13 +180,21 @@ def back_to_a() -> None:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-@st.cache_resource(max_entries=48, show_spinner=False)
+MOST_TICKS = 1_000_000  # of a run on a page: about 10 s, and 160 MB in the cache
+
+
+@st.cache_resource(max_entries=24, show_spinner=False)
 def _run(key: str, upload: str, _scenario: Scenario, _requests: Requests | None) -> Run | SimError:
     """One run per codec string, whoever asks: concurrent askers wait for the first. Shared: never write to it."""
     try:
-        return simulate(_scenario, _requests)
+        run = simulate(_scenario, _requests, most_ticks=MOST_TICKS)
     except SimError as error:
-        return error
+        return error.with_traceback(None)  # which would keep alive the frames of whoever asked
+    if len(run.ticks):
+        return run
+    nobody = SimError("no_requests", "no request comes in this time: raise request_rate or duration_s", field="duration_s",
+                      repair={"request_rate": 10.0, "duration_s": 60.0})
+    return next(iter(run.refusals.values()), nobody)
 
 
 def run_key(scenario: Scenario) -> str:
@@ -194,15 +202,22 @@ def run_key(scenario: Scenario) -> str:
     return "&".join(link.encode(scenario).values())
 
 
-def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run:
-    """The run of a scenario, cached. `upload` names `requests` where they do not follow from the scenario.
+def attempt(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run | SimError:
+    """The run of a scenario, cached, or why it cannot start. `upload` names `requests` that do not follow from it."""
+    return _run(run_key(scenario), upload, scenario, requests)
 
-    Raises SimError.
-    """
-    found = _run(run_key(scenario), upload, scenario, requests)
-    if isinstance(found, SimError):
-        raise found
-    return found
+
+def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run:
+    """As `attempt`; a scenario that cannot start is explained, and ends the page."""
+    found = attempt(scenario, requests, upload)
+    return end(found) if isinstance(found, SimError) else found
+
+
+def end(error: SimError) -> NoReturn:
+    """Explain why what is shown cannot run, with ways out, and end the page."""
+    explain(error, {})
+    publish()
+    st.stop()
 
 
 Source = Callable[[Scenario], tuple[Requests | None, str]]
@@ -215,16 +230,10 @@ def runs(state: State, source: Source = lambda scenario: (None, "")) -> tuple[Ru
     """
     try:
         b = run(state.b, *source(state.b))
-    except SimError as error:
-        explain(error, {})
-        publish()
-        st.stop()
-    if not state.compared:
-        return b, b
-    try:
-        return b, run(state.a, *source(state.a))
-    except SimError:
-        return b, b
+        a = attempt(state.a, *source(state.a)) if state.compared else b
+    except SimError as error:  # of the source
+        end(error)
+    return b, b if isinstance(a, SimError) else a
 
 
 # --- what to tell ---------------------------------------------------------------------------------------------------
@@ -275,6 +284,8 @@ def explain(error: SimError, changes: dict[str, Any]) -> None:
                       key=f"repair-{words}")
         if not changes and current().compared:
             st.button(t("errors.back_to_a"), on_click=back_to_a)
+        if not changes:
+            st.button(t("errors.begin_anew"), on_click=replace, args=(current().default,), key="begin_anew")
 
 
 def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -291,6 +302,8 @@ def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
         wanted += [{"enable_chunked_prefill": True}, {"max_num_batched_tokens": params["low"]}]
     elif error.code == "trace_needs_upload":
         wanted.append({"trace": SETTINGS["trace"].default})
+    elif error.code == "prompt_too_long":
+        wanted.append({"max_model_len": 2 * int(params["value"])})
     elif error.code == "model_len_too_large":
         wanted.append({"max_model_len": max(params["longest"], 2)})
     elif error.code == "empty_window":

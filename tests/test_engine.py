@@ -145,13 +145,13 @@ def check(s, requests, blocks, clock, refuse, observer=None):
     return ours
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(runs())
 def test_engine_equals_the_naive_scheduler_bit_for_bit(run):
     check(*run)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(runs())
 def test_watching_a_run_changes_nothing(run):
     steps = []

@@ -30,7 +30,7 @@ def scenarios(draw):
 
 
 @given(scenarios())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_link_reproduces_the_scenario_exactly_and_silently(scenario):
     decoded, notices = link.decode(link.encode(scenario))
     assert decoded == scenario
@@ -44,7 +44,7 @@ VALUES = st.text(max_size=12) | st.integers().map(str) | st.floats().map(str)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_link_raises_and_whatever_comes_out_is_a_valid_scenario(mapping):
     decoded, notices = link.decode(mapping)
     assert dataclasses.replace(decoded) == decoded

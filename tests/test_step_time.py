@@ -24,7 +24,7 @@ def decode(clock: StepTime, seqs: int, context: int) -> float:
 
 
 @given(st.sampled_from([DENSE, SLIDING, SYNC]), st.integers(1, 512), st.integers(1, 20_000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_decode_step_is_the_line_to_the_bit(clock, seqs, each):
     fixed, slope, limit = clock.decode(seqs, seqs * each)
     assert seqs * each <= limit
@@ -32,7 +32,7 @@ def test_a_decode_step_is_the_line_to_the_bit(clock, seqs, each):
 
 
 @given(st.sampled_from([DENSE, SLIDING]), st.integers(1, 256), st.integers(1, 8000), st.integers(1, 2000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_more_work_never_takes_less_time(clock, seqs, each, more):
     assert decode(clock, seqs, each + more) >= decode(clock, seqs, each)
     assert clock.seconds(seqs, seqs * each, 1, more, more * (more + 1) // 2, more, seqs) > 0

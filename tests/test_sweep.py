@@ -2,7 +2,6 @@
 
 import csv
 import io
-import multiprocessing
 import os
 import re
 import signal
@@ -11,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sim.__main__ import main
-from sim.engine import simulate
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
 from sim.sweep import Workers, every, grid, judge, search, splits, sweep
@@ -84,16 +82,15 @@ def test_a_killed_process_loses_nothing_and_doubles_nothing():
     assert figures(results) == figures(sweep(scenarios))
 
 
-def die_in_a_worker(scenario):
-    if scenario.seed == 13 and multiprocessing.parent_process():
-        os.kill(os.getpid(), signal.SIGKILL)
-    return simulate(scenario)
+class Deadly(Scenario):
+    """Ends the process to which it is sent."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
 
 
-def test_a_scenario_that_kills_its_process_is_named_and_the_others_come_through(monkeypatch):
-    monkeypatch.setattr("sim.sweep.simulate", die_in_a_worker)
-    scenarios = [BASE.but(seed=seed) for seed in range(40)]
-    monkeypatch.setattr("sim.sweep.get_context", lambda kind: multiprocessing.get_context("fork"))  # inherits the above
+def test_a_scenario_that_kills_its_process_is_named_and_the_others_come_through():
+    scenarios = [(Deadly if seed == 13 else Scenario)(**BASE.but(seed=seed).as_dict()) for seed in range(40)]
     with Workers(2) as executor:
         results = [result for _, result in sweep(scenarios, executor)]
     lost = [i for i, result in enumerate(results) if isinstance(result, SimError)]

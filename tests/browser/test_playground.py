@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
-ROOT = Path(__file__).parent.parent.parent
+ARTIFACTS = Path(__file__).parent.parent.parent / "artifacts"
 
 
 def ready(page: Page) -> None:
@@ -80,8 +80,8 @@ def test_real_traffic_replays_and_seats_clear_its_queue(server: str, page: Page)
         expect(page.locator(".if-note")).to_contain_text(f"max_num_seqs 128 → {stop}: throughput rose")
     assert "▼" in figures(page)["waiting_mean"]
     page.mouse.move(5, 700)
-    (ROOT / "docs").mkdir(exist_ok=True)
-    page.screenshot(path=ROOT / "docs" / "playground.png")
+    ARTIFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTIFACTS / "playground.png")  # the README's picture, docs/playground.png
 
 
 def test_back_and_forward_undo_and_redo(server: str, page: Page) -> None:

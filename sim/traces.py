@@ -47,26 +47,36 @@ LIMIT = 200_000
 _BLOCK = 20_000  # rows held as text at a time
 _SLACK_S = 60.0  # how far out of order a row may stand in a file that is sorted otherwise
 _MAX_TOKENS = 10_000_000  # a row with more is garbage
+_HEADER = 10_000  # characters of a line that names columns
 _MAX_JSON = 30_000_000  # characters of JSON that is not a row a line, and so is held as a whole
 _DEFAULT_RATE = 10.0  # req/s for files without times
 csv.field_size_limit(_MAX_JSON)  # a column may hold the prompt itself
 
 _NO_TIME = r"(?!.*(?:elapsed|duration|latency|endtime|ended|finish|token))"
-_NO_LENGTH = r"(?!.*(?:latency|time|throughput|rate|cost|price|max|total|cach))"
+_NO_LENGTH = r"(?!.*(?:latency|time|throughput|rate|cost|price|max|total|cach|detail))"
+_SIZE = r".*(?:tok|len|size|usage|长度).*"
 _TIME = (
     r"(?:timestamp|time|ts|arriv.*|sendtime|.*starttime)(?:s|ms|us|ns)?",
     _NO_TIME + r".*(?:time|stamp|date|created|时间|到达).*",
+    _NO_TIME + r".*start.*",
 )
 _PROMPT = (
     r"(?:num|n)?(?:context|request|input|prompt|prefill)(?:tokens|toks|len|length)",
-    _NO_LENGTH + r"(?:prompt|input|isl|tokensin|.*(?:prompt|input|prefill|输入).*(?:tok|len|长度).*)",
+    rf"{_NO_LENGTH}(?:prompt|input|isl|tokensin|(?:in|req|question|query)tok.*|.*(?:prompt|input|prefill|输入){_SIZE})",
 )
 _OUTPUT = (
     r"(?:num|n)?(?:generated|response|output|completion|decode)(?:tokens|toks|len|length)",
-    _NO_LENGTH + r"(?:output|osl|tokensout|.*(?:output|gen|completion|response|candidate|decode|输出|生成).*(?:tok|len|长度).*)",
+    rf"{_NO_LENGTH}(?:output|osl|tokensout|tokensize|(?:out|resp|answer|reply)tok.*"
+    rf"|.*(?:output|gen|completion|response|candidate|decode|输出|生成){_SIZE})",
 )
 """Names of columns, in small letters without blanks and signs: what the datasets call them, then what reads like it."""
-_UNITS = {"milliseconds": 1e-3, "microseconds": 1e-6, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}  # s, by the end of the name
+_UNITS = (
+    ("(?:ns|nanos|nanosec.*)", 1e-9), ("(?:[uµμ]s|[uµμ]secs?|micros|microsec.*)", 1e-6), ("(?:ms|msecs?|millis|millisec.*)", 1e-3),
+    (r"(?:(?<=[^a-z])s|secs?|seconds?)", 1.0),
+)
+"""How the name of a column ends -> its unit in s."""
+_MAX_SPAN_S = 3e8  # a row ten years from the others has a broken clock
+_HEAD, _HEAD_CHARS = 20, 1_000_000  # lines, and characters, among which the names of the columns are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +191,7 @@ class _Rows:
     tick: float = 0.0  # the clock's step, where several rows share a time; 0: none
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    example: str = ""  # time, prompt and output of the first row that cannot be read
     notes: list[Note] = field(default_factory=list)
     span_s: float = 0.0
 
@@ -197,8 +208,10 @@ def _select(
         if dropped["outside_window"]:
             raise empty
         lost = ", ".join(f"{count:,} {_REASONS[why]}" for why, count in dropped.items() if count)
-        raise SimError("no_rows", f"{rows.format}: no row is left to replay ({lost or 'the file has a header only'})",
-                       rows=rows.read, failed=dropped["failed"], unreadable=dropped["unreadable"])
+        raise SimError(
+            "no_rows", f"{rows.format}: no row is left to replay ({lost or 'the file has a header only'}){rows.example}",
+            rows=rows.read, failed=dropped["failed"], unreadable=dropped["unreadable"], example=rows.example,
+        )
     if rows.tick:
         time = _spread(time, rows.tick, seed)
     first, last = (int(i) for i in np.searchsorted(time, [start_s, end_s]))
@@ -246,13 +259,15 @@ def _load(source: Source, wanted: _Wanted) -> _Rows:
     try:
         with _open(source) as text:
             lines = _lines(text)
-            first = next((line for line in lines if not line.startswith(("#", "sep="))), None)
-            if first is None:
+            first: list[str] = []
+            while len(first) < _HEAD and sum(map(len, first)) < _HEAD_CHARS and (line := next(lines, "")):
+                first.append(line)
+            if not first:
                 raise _unreadable("empty")
-            head = first.lstrip()[:1000]
+            head = first[0].lstrip()[:1000]
             if "\x00" in head or head.count("\ufffd") > 0.1 * len(head):
                 raise _unreadable("not_text")
-            if head.startswith(("{", "[")):
+            if any(line.lstrip().startswith(("{", "[")) for line in first[:2]):
                 return _load_json(first, lines, wanted)
             if head.lower().startswith(("<!doctype", "<html")):
                 raise _unreadable("web_page")
@@ -320,32 +335,45 @@ def _encoding(head: bytes) -> str:
 
 
 def _lines(text: IO[str]) -> Iterator[str]:
-    """Lines that are not blank, none longer than JSON may be."""
+    """Lines that are not blank, none longer than JSON may be. A file that is blank for long ends there."""
+    blank = 0
     for line in iter(lambda: text.readline(_MAX_JSON), ""):
         if line.strip().strip("\ufeff\x00").strip():  # strip() knows every kind of blank
+            blank = 0
             yield line.lstrip("\ufeff")
+        else:
+            blank += len(line)
+            if blank > _HEAD_CHARS:
+                return
 
 
 def _columns(names: Iterable[str]) -> tuple[int | None, int | None, int | None, float | None]:
     """Which columns hold the times, the prompts and the outputs, and the unit (s) that the first one's name says."""
-    plain = ["".join(c for c in name.lower() if c.isalnum()) for name in names]
+    whole = [name.lower() for name in names]  # with a path before it, where it is inside of others
+    paths = [["".join(filter(str.isalnum, name)) for name in end] for end in ([n.rpartition(".")[2] for n in whole], whole)]
 
     def pick(patterns: tuple[str, ...]) -> int | None:
-        return next((i for p in patterns for i, name in enumerate(plain) if re.fullmatch(p, name)), None)
+        return next((i for p in patterns for plain in paths for i, name in enumerate(plain) if re.fullmatch(p, name)), None)
 
     time, prompt, output = pick(_TIME), pick(_PROMPT), pick(_OUTPUT)
-    unit = None if time is None else next((_UNITS[end] for end in _UNITS if plain[time].endswith(end)), None)
+    unit = None if time is None else next((unit for end, unit in _UNITS if re.search(rf"{end}\W*$", whole[time])), None)
     return time, prompt, output, unit
 
 
-def _load_csv(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
-    header = first.strip()
-    for delimiter in (",", "\t", ";", "|", " "):
-        names = next(csv.reader([header], delimiter=delimiter))
-        time, prompt, output, unit = _columns(names)
-        if prompt is not None:
-            break
-    if prompt is None or output is None:
+def _load_csv(first: list[str], lines: Iterator[str], wanted: _Wanted) -> _Rows:
+    for at, header in enumerate(line.strip()[:_HEADER] for line in first):  # a title may stand before it
+        for delimiter in (",", "\t", ";", "|", " "):
+            names = next(csv.reader([header], delimiter=delimiter))
+            time, prompt, output, unit = _columns(names)
+            if prompt is not None and output is not None:
+                break
+        else:
+            continue
+        lines = chain(first[at + 1 :], lines)
+        break
+    else:
+        header = next((line.strip()[:_HEADER] for line in first if not line.startswith(("#", "sep="))), "")
+        _, prompt, _, _ = _columns(re.split(r"[,;|\t]", header))
         if header[:1].isdigit():
             raise _unreadable("no_header", line=header[:60])
         if header.startswith("version https://git-lfs"):
@@ -378,14 +406,13 @@ def _load_csv(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
     return _gather(label, blocks(), wanted, unit=unit, block=0)
 
 
-def _load_json(first: str, lines: Iterator[str], wanted: _Wanted) -> _Rows:
-    try:
-        record = json.loads(first)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict) or ("hash_ids" not in record and (_is_result(record) or _is_table(record))):
-        return _load_documents(chain([first], lines), wanted)
-    return _load_records(chain([record], map(_row, lines)), wanted)
+def _load_json(first: list[str], lines: Iterator[str], wanted: _Wanted) -> _Rows:
+    rows = list(map(_row, first))
+    if 2 * sum(isinstance(row, dict) for row in rows) >= len(rows):  # an object a line
+        for at, row in enumerate(rows):
+            if isinstance(row, dict) and _is_request(row):
+                return _load_records(chain([row], rows[:at], rows[at + 1 :], map(_row, lines)), wanted)
+    return _load_documents(chain(first, lines), wanted)
 
 
 def _row(line: str) -> Any:
@@ -398,14 +425,13 @@ def _row(line: str) -> Any:
 def _load_records(records: Iterator[Any], wanted: _Wanted) -> _Rows:
     """JSON objects, each a row with the keys of the first one."""
     record = next(records)
-    inner = [key for key, value in record.items() if isinstance(value, dict)]  # such as "usage"
-    keys = list(_flat(record, inner))
+    keys = list(_flat(record))
     time, prompt, output, unit = _columns(keys)
     if prompt is None or output is None:
         raise _unreadable("no_prompt_column" if prompt is None else "no_output_column", columns=", ".join(keys)[:200])
     p, o, t = keys[prompt], keys[output], None if time is None else keys[time]
     hashed, bailian = isinstance(record.get("hash_ids"), list), "chat_id" in record
-    block = _hash_block(record, p, 16 if bailian else 512) if hashed else 0
+    block = _hash_block(_flat(record), p, 16 if bailian else 512) if hashed else 0
 
     def blocks() -> Iterator[tuple[list[Any] | None, list[Any], list[Any], list[tuple[int | str, ...]] | None, int]]:
         everything = chain([record], records)
@@ -417,7 +443,7 @@ def _load_records(records: Iterator[Any], wanted: _Wanted) -> _Rows:
             bad = 0
             for row in chunk:
                 try:
-                    row = _flat(row, inner)
+                    row = _flat(row)
                     values = row[p], row[o], row[t] if t else 0
                     ids = tuple(row.get("hash_ids") or ()) if hashed else ()
                     hash(ids)
@@ -439,11 +465,14 @@ def _load_records(records: Iterator[Any], wanted: _Wanted) -> _Rows:
     return rows
 
 
-def _flat(row: Any, inner: list[str]) -> Any:
-    """A row with what its keys `inner` hold beside the rest."""
-    for key in inner:
-        row = {**row[key], **row}
-    return row
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with what its objects hold (such as "usage") beside the rest, by its path."""
+    if not any(isinstance(value, dict) for value in row.values()):
+        return row
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        flat |= {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, dict) else {key: value}
+    return flat
 
 
 def _hash_block(record: dict[str, Any], prompt: str, usual: int) -> int:
@@ -472,18 +501,25 @@ def _gather(
     kept: list[tuple[Floats, Ints, Ints]] = []
     hashes: list[tuple[int | str, ...]] = []
     rows = _Rows(label, np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64), block=block)
-    origin, last, orderly, stopped, count = math.inf, -math.inf, True, False, 0
+    origin, last, usual, orderly, stopped, count = math.inf, -math.inf, math.nan, True, False, 0
     clock = _Clock(unit, whole)
     for stamps, prompts, outputs, ids, bad in blocks:
         rows.read += len(prompts) + bad
         prompt, output = _numbers(prompts), _numbers(outputs)
         time = clock.seconds(stamps)
-        good = np.isfinite(time) & np.isfinite(prompt) & np.isfinite(output)
+        if math.isnan(usual) and np.isfinite(time).any():
+            usual = float(np.median(time[np.isfinite(time)]))
+        good = (np.abs(time - usual) < _MAX_SPAN_S) & np.isfinite(prompt) & np.isfinite(output)
         good &= (prompt >= 0) & (output >= 0) & (prompt <= _MAX_TOKENS) & (output <= _MAX_TOKENS)
         answered = good & (prompt >= 1) & (output >= 1)
         rows.dropped["unreadable"] += bad + int((~good).sum())
         rows.dropped["failed"] += int((good & ~answered).sum())
+        if not good.all() and not rows.example:
+            at = int(np.argmin(good))
+            rows.example = ": " + json.dumps([str(column[at])[:60] for column in (stamps, prompts, outputs)], ensure_ascii=False)
         if not answered.any():
+            if not kept and rows.dropped["unreadable"] >= 2 * _BLOCK:  # no trace
+                break
             continue
         times = time[answered]
         if math.isinf(origin):
@@ -521,6 +557,8 @@ def _gather(
         rows.notes.append(Note("ticks", tick_s=rows.tick))
     if clock.whole_numbers and not block:
         rows.notes.append(Note("milliseconds"))
+    if rows.example and kept:
+        rows.notes.append(Note("unreadable_row", example=rows.example))
     if stopped:
         rows.notes.append(Note("stopped", rows=rows.read))
     return rows
@@ -573,6 +611,8 @@ def _number(value: Any) -> float:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_CUT = re.compile(r"^\d+:\d+[.,]\d+$")  # how Excel saves a time with fractions: the hour is lost
+_DAY_FIRST = r"(?:1[3-9]|2\d|3[01])[/-]\d|\d\d?\.\d\d?\.\d"
 _US = timedelta(microseconds=1)
 
 
@@ -593,7 +633,7 @@ class _Clock:
                 return np.array([(_date(stamp) - _EPOCH) / _US for stamp in stamps]) / 1e6
             except (TypeError, ValueError):
                 return self._mixed(stamps)
-        return self._scale(numbers, all(isinstance(stamp, int) for stamp in stamps))
+        return self._scale(numbers, all(str(stamp).isdigit() for stamp in stamps))
 
     def _mixed(self, stamps: list[Any]) -> Floats:
         """Some numbers, some dates, in whatever way they are written; nan where it is neither."""
@@ -601,9 +641,11 @@ class _Clock:
 
         seconds = self._scale(np.array([_number(stamp) for stamp in stamps]))
         odd = np.isnan(seconds)
-        words = pd.Series([str(stamp) for stamp, is_odd in zip(stamps, odd, strict=True) if is_odd], dtype=object)
+        words = pd.Series([_CUT.sub("", str(stamp)) for stamp, is_odd in zip(stamps, odd, strict=True) if is_odd], dtype=object)
         with warnings.catch_warnings(action="ignore"):  # of dates that may be read in two ways
-            dates = pd.to_datetime(words, format="mixed", utc=True, errors="coerce")
+            how: Any = {"utc": True, "errors": "coerce", "dayfirst": bool(words.str.match(_DAY_FIRST).any())}
+            dates = pd.to_datetime(words, **how)  # in the format of the first one, which is fast
+            dates = dates.fillna(pd.to_datetime(words[dates.isna()], format="mixed", **how))
         seconds[odd] = (dates - pd.Timestamp(_EPOCH)) / pd.Timedelta(seconds=1)
         return seconds
 
@@ -629,21 +671,29 @@ def _is_result(record: dict[str, Any]) -> bool:
     return any(key in record for key in ("total_input_tokens", "load_summary", "benchmarks", "input_lens"))
 
 
-def _is_table(record: dict[str, Any]) -> bool:
-    """Whether this holds rows in lists, and is none itself."""
-    keys = list(record)
-    prompt = _columns(keys)[1]
-    return any(isinstance(v, list) for v in record.values()) and (prompt is None or isinstance(record[keys[prompt]], list))
+def _is_request(record: dict[str, Any]) -> bool:
+    """Whether this is one row, and no result and no table of rows."""
+    flat = list(_flat(record).items())
+    _, prompt, output, _ = _columns(key for key, _ in flat)
+    if prompt is None or output is None or _is_result(record):
+        return False
+    key, value = flat[prompt]
+    return not isinstance(value, list) and not key.rpartition(".")[2].isdigit()
 
 
 def _records(document: Any) -> Iterator[dict[str, Any]]:
-    """The rows in an array of objects, in an object's longest such array, or in an object of columns."""
-    if isinstance(document, dict):
-        lists = {key: value for key, value in document.items() if isinstance(value, list) and value}
+    """The rows in an array of objects or of arrays, in the longest array of objects inside, or in an object of columns."""
+    if isinstance(document, dict) and isinstance(document.get("columns"), list):  # pandas, orient="split"
+        document = [document["columns"], *document.get("data", [])]
+    elif isinstance(document, dict) and "conversations" not in document:
+        lists = {key: value for key, value in _flat(document).items() if isinstance(value, list) and value}
         tables = [value for value in lists.values() if isinstance(value[0], dict)]
+        lists = lists or {key: list(value.values()) for key, value in document.items() if isinstance(value, dict)}
         columns = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=False)]
-        document = max(tables, key=len) if tables else columns
-    records = [row for row in document if isinstance(row, dict)] if isinstance(document, list) else []
+        document = max(tables, key=len) if tables else columns or document
+    if isinstance(document, list) and document and isinstance(document[0], list):
+        document = [dict(zip(map(str, document[0]), row, strict=False)) for row in document[1:] if isinstance(row, list)]
+    records = [row for row in (document if isinstance(document, list) else [document]) if isinstance(row, dict)]
     if not records:
         raise _unreadable("no_objects")
     if "conversations" in records[0]:
@@ -667,6 +717,9 @@ def _load_documents(lines: Iterable[str], wanted: _Wanted) -> _Rows:
         documents.append(document)
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1
+    first = documents[0]
+    if isinstance(first, list) and first and all(isinstance(row, dict) and _is_result(row) for row in first):
+        documents = first
     document = documents[-1]
     if not isinstance(document, dict) or not _is_result(document):
         rows = _load_records(_records(document), wanted)
@@ -696,8 +749,8 @@ def _from_bench(result: dict[str, Any], wanted: _Wanted) -> _Rows:
             notes = [Note("result_means", requests=count)]
         stamps = result.get("start_times")
         if not stamps or len(stamps) != len(prompts):
-            rate, burstiness = result.get("request_rate", "inf"), result.get("burstiness", 1.0)
-            stamps = _offered(len(prompts), rate, burstiness, wanted, notes)
+            rate = result.get("request_rate")
+            stamps = _offered(len(prompts), "inf" if rate is None else rate, result.get("burstiness"), wanted, notes)
         if len(outputs) != len(prompts):
             raise ValueError("input_lens and output_lens differ in length")
         if result.get("max_concurrency"):

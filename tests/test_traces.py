@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import time
 
 import numpy as np
 import pytest
@@ -311,3 +312,82 @@ def test_a_long_file_is_not_read_beyond_the_window(tmp_path):
     requests, report = traces.read(source, duration_s=100.0)
     assert len(requests) == 10_000 and "stopped" in codes(report) and report.rows < 50_000
     assert source.tell() < len(text) / 4
+
+
+ROWS = [(0, 100, 10), (1.5, 200, 20), (3, 300, 30)]
+AS_DICTS = [{"time": t, "prompt_tokens": p, "completion_tokens": o} for t, p, o in ROWS]
+UNIX_NS = 1_700_000_000_000_000_000
+
+
+def of_rows(make):
+    return "\n".join(json.dumps(make(*row)) for row in ROWS)
+
+
+def table(header, line="{},{},{}", factor=1.0):
+    return header + "".join("\n" + line.format(t * factor, p, o) for t, p, o in ROWS)
+
+
+WAYS = {
+    "a title before it": table("Export of May 2024\n\ntime,prompt_tokens,output_tokens"),
+    "a remark before it": "// exported\n" + "\n".join(map(json.dumps, AS_DICTS)),
+    "an object of something else before it": '{"version": 1}\n' + "\n".join(map(json.dumps, AS_DICTS)),
+    "what is no JSON before it": "{oops\n" + "\n".join(map(json.dumps, AS_DICTS)),
+    "inside of objects": of_rows(lambda t, p, o: {"ts": t, "response": {"body": {"usage": {"prompt_tokens": p, "completion_tokens": o}}}}),
+    "aiperf": of_rows(lambda t, p, o: {
+        "metadata": {"request_start_ns": UNIX_NS + int(t * 1e9)},
+        "metrics": {"input_sequence_length": {"value": p, "unit": "tokens"}, "output_sequence_length": {"value": o, "unit": "tokens"}}}),
+    "Mooncake with quotes": of_rows(lambda t, p, o: {"timestamp": str(int(t * 1000)), "input_length": str(p), "output_length": o, "hash_ids": [p]}),
+    "details beside": of_rows(lambda t, p, o: {
+        "created": t + 1.7e9, "usage": {"completion_tokens_details": {"reasoning_tokens": 7}, "prompt_tokens_details": {"cached_tokens": 7},
+                                        "prompt_tokens": p, "completion_tokens": o}}),
+    "pandas": json.dumps({k: {str(i): row[k] for i, row in enumerate(AS_DICTS)} for k in AS_DICTS[0]}),
+    "pandas, split": json.dumps({"columns": list(AS_DICTS[0]), "index": [0, 1, 2], "data": ROWS}),
+    "arrays": json.dumps([list(AS_DICTS[0]), *ROWS]),
+    "indented, one object": json.dumps({"meta": {"model": "m"}, "results": {"requests": AS_DICTS}}, indent=1),
+    "guidellm 0.4": json.dumps({"benchmarks": [{"requests": {"successful": [
+        {"request_latency": 9.0, "time_to_first_token_ms": 50.0, "prompt_tokens": p, "output_tokens": o,
+         "info": {"timings": {"request_start": 1.7e9 + t, "request_end": 1.7e9}}} for t, p, o in ROWS]}}]}),
+    "Splitwise": table("request_id,arrival_timestamp,prompt_size,token_size", "7,{},{},{}"),
+    "Langfuse": table("timestamp,inputUsage,outputUsage"), "short": table("ts,in_tokens,out_tokens"),
+    "ours": table("ts,reqTokens,respTokens"), "questions": table("time,question_tokens,answer_tokens"),
+    "millis": table("timestamp_millis,input_len,output_len", factor=1e3), "msec": table("Arrival [msec],isl,osl", factor=1e3),
+    "micros": table("arrival_micros,input_len,output_len", factor=1e6), "nanos": table("start_nanoseconds,isl,osl", factor=1e9),
+    "a broken clock": table("time,prompt_tokens,output_tokens") + "\n1e300,5,5\n1700000000,6,6",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_traffic_in_every_way(way):
+    requests, report = read(WAYS[way])
+    assert requests.arrival == pytest.approx([0, 1.5, 3], abs=1e-3)
+    assert requests.prompt.tolist() == [100, 200, 300] and requests.output.tolist() == [10, 20, 30]
+    assert report.rows == report.used + sum(report.dropped.values())
+
+
+def test_an_array_of_results_is_results():
+    requests, report = read(json.dumps([BENCH, BENCH]))
+    assert len(requests) == 4 and "several_results" in codes(report)
+
+
+@pytest.mark.parametrize("first, second", [
+    ("12/11/2023 23:59:59", "13/11/2023 00:00:01"), ("05.10.2024 23:59:59", "06.10.2024 00:00:01"),
+    ("11/12/2023 23:59:59", "11/13/2023 00:00:01"), ("Nov 12 2023 23:59:59", "Nov 13 2023 00:00:01"),
+])
+def test_days_and_months_are_told_apart(first, second):
+    assert read(f"time,prompt_tokens,output_tokens\n{first},5,5\n{second},5,5")[0].arrival.tolist() == [0, 2]
+
+
+def test_a_time_without_its_hour_is_not_guessed_and_the_row_is_shown():
+    with pytest.raises(SimError, match=r'2 that cannot be read\): \["17:03.0", "5", "6"\]'):
+        read("time,prompt_tokens,output_tokens\n17:03.0,5,6\n17:04.5,5,6")
+    _, report = read(table("time,prompt_tokens,output_tokens") + "\nnever,5,6")
+    assert '["never", "5", "6"]' in str(report)
+
+
+@pytest.mark.parametrize("piece", [b"\0", b" ", b"\n", b"a", b"[", b"x,y,z\n"])
+def test_a_small_file_that_unpacks_to_a_huge_one_is_answered_soon(piece):
+    part = gzip.compress(piece * 1_000_000)
+    begin = time.process_time()
+    with pytest.raises(SimError):
+        traces.read(gzip.compress(b"time,prompt_tokens,output_tokens\n" if b"," in piece else b"") + part * 300)
+    assert time.process_time() - begin < 4.0

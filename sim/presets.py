@@ -24,10 +24,6 @@ class Preset:
     about_en: str
     about_zh: str
 
-    @property
-    def title(self) -> str:
-        return self.title_en
-
 
 @cache
 def presets() -> Mapping[str, Preset]:

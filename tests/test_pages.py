@@ -19,7 +19,7 @@ def test_a_page_opens_when_it_is_run_alone(path: Path) -> None:
 
 ODD = [
     ("8_playground", "le=fixed&pt=8192&ml=4096"), ("8_playground", "pt=1000000&ml=4096"), ("8_playground", "rr=0.01&du=0.1"),
-    ("8_playground", "ar=bursty&bc=12&rr=1&du=10&sd=10"), ("8_playground", "gm=0.05"), ("8_playground", "a.gm=0.05"),
+    ("8_playground", "ar=bursty&bc=12&rr=1&du=10&sd=10"), ("8_playground", "gm=0.05"), ("8_playground", "u=foo&l=bar"), ("8_playground", "a.gm=0.05"),
     ("2_two_budgets", "p=queue.reveal&gm=0.05"), ("2_two_budgets", "p=queue.reveal&mo=Llama-3.1-70B"), ("2_two_budgets", "rr=0.01&du=0.1"),
     ("3_kv_pool", "p=mode.reveal&nb=0&gm=0.05"), ("3_kv_pool", "p=blocks.reveal&k=99999"), ("3_kv_pool", "p=blocks.reveal&nb=0"),
     ("4_experts", "mo=Llama-3.1-8B"), ("5_parallelism", "gm=0.05"), ("app", "p=few.reveal&gm=0.05"), ("app", "p=eight.reveal&nr=5"),

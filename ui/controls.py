@@ -91,6 +91,8 @@ def extra_choice(
     `label` is shown above it; `title` is its name for screen readers where there is no label.
     """
     value = str(state.current().extra[name])
+    if value not in options:  # of a link
+        state.current().extra[name] = value = options[0]
     key = _prepare(name, value)
     kind = st.pills if pills else st.segmented_control
     kind(
@@ -98,14 +100,6 @@ def extra_choice(
         key=key, required=True,
         label_visibility="visible" if label else "collapsed", on_change=_commit, args=(name, key),
     )
-    return value
-
-
-def extra_switch(name: str, label: str, help: str | None = None) -> bool:
-    """A page-local switch."""
-    value = bool(state.current().extra[name])
-    key = _prepare(name, value)
-    st.toggle(label, key=key, on_change=_commit, args=(name, key), help=help)
     return value
 
 
@@ -146,7 +140,9 @@ def _prepare(name: str, value: Any) -> str:
 
 
 def _commit(name: str, key: str) -> None:
-    state.change(**{name: st.session_state[key]})
+    value = st.session_state[key]
+    if value is not None:  # a browser's first word about a widget that it draws anew
+        state.change(**{name: value})
 
 
 def _plain(value: Any) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
-
 import streamlit as st
 
 from sim import catalog, traces
+from sim import presets as shipped
 from sim.scenario import Scenario
 from sim.workload import Requests
 from ui import controls, state
@@ -31,35 +29,23 @@ def gpus() -> list[str]:
     return list(catalog.gpus())
 
 
-@cache
-def _presets() -> dict[str, Any]:
-    try:
-        from sim import presets as shipped
-    except ImportError:
-        return {}
-    return dict(shipped.presets())
-
-
 def presets() -> None:
-    """A list of ready-made scenarios; the one picked becomes both B and A."""
-    found = _presets()
-    if not found:
-        return
+    """A list of ready-made scenarios; the one picked becomes both B and A, and stays named while it is A."""
+    found, a = shipped.presets(), state.current().a
+    here = next((name for name, preset in found.items() if preset.scenario == a), None)
+    st.session_state["preset"] = here
     st.selectbox(
         t("playground.preset"), list(found), index=None, placeholder=t("playground.preset_hint"), key="preset",
-        format_func={name: _preset_title(found, name) for name in found}.__getitem__, on_change=_take_preset,
+        format_func={name: getattr(preset, f"title_{language()}") for name, preset in found.items()}.__getitem__,
+        on_change=_take_preset,
     )
-
-
-def _preset_title(found: dict[str, Any], name: str) -> str:
-    return str(getattr(found[name], f"title_{language()}", "") or getattr(found[name], "title", name))
+    if here:
+        st.caption(getattr(found[here], f"about_{language()}"))
 
 
 def _take_preset() -> None:
-    name = st.session_state.pop("preset", None)
-    if name:
-        preset = _presets()[name]
-        state.replace(getattr(preset, "scenario", preset))
+    if name := st.session_state["preset"]:
+        state.replace(shipped.presets()[name].scenario)
 
 
 # --- traces ---------------------------------------------------------------------------------------------------------

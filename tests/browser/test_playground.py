@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,29 @@ def test_real_traffic_replays_and_seats_clear_its_queue(server: str, page: Page)
     page.mouse.move(5, 700)
     ARTIFACTS.mkdir(exist_ok=True)
     page.screenshot(path=ARTIFACTS / "playground.png")  # the README's picture, docs/playground.png
+
+
+def test_a_preset_is_where_one_begins_and_what_is_moved_stays_moved(server: str, page: Page) -> None:
+    page.goto(f"{server}/playground")
+    ready(page)
+    before = figures(page)
+    page.get_by_role("combobox", name="Start from").click()
+    page.get_by_role("option", name="One user at a time").click()
+    changed(page, before)
+    move(page, "tensor_parallel_size")
+    move(page, "Output length", "ArrowLeft")
+    expect(page.locator(".if-note")).to_contain_text(re.compile("Output length.*tensor_parallel_size 1 → 2|tensor_parallel_size 1 → 2.*Output length"))
+    page.get_by_role("button", name="Pin as A").click()
+    expect(page.locator(".if-note")).to_have_count(0)
+    expect(slider(page, "tensor_parallel_size")).to_have_attribute("aria-valuetext", "2")
+
+
+def test_a_model_that_does_not_fit_is_made_to_fit_and_the_page_goes_on(server: str, page: Page) -> None:
+    page.goto(f"{server}/playground?v=1&mo=Qwen3-235B-A22B&le=fixed&pt=200&ot=20")
+    page.get_by_role("button", name="Set tensor_parallel_size = 8").click()
+    ready(page)
+    move(page, "max_num_seqs", "ArrowLeft")
+    expect(page.locator(".stException")).to_have_count(0)
 
 
 def test_back_and_forward_undo_and_redo(server: str, page: Page) -> None:

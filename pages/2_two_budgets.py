@@ -64,7 +64,7 @@ def draw_queue(flow: Flow) -> None:
                     height=lesson.PICTURE, words=seconds, alt=t(f"{alt}_split", **words))
     lesson.end(flow, explain=t(f"two_budgets.{flow.name}_explain", **words), run=b, against=a,
                note=lesson.says(t("two_budgets.queue_honest", **words)) if flow.name == "queue" else "",
-               then=(t("two_budgets.other_then"), {"max_num_batched_tokens": 512}))
+               then=(t(f"two_budgets.{flow.name}_then"), {"max_num_batched_tokens": 256 if flow.name == "queue" else 512}))
 
 
 def draw_tokens(flow: Flow) -> None:
@@ -74,19 +74,20 @@ def draw_tokens(flow: Flow) -> None:
     each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in BUDGETS]
     words = narration.figures(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
     shown = [("A", a)] if not flow.revealed else [("", b)] if a is b else [("A", a), ("B", b)]
+    error, why = narration.error(flow.s.b.gpu)
     for place, name, colour in zip(frame.columns(2), ("ttft", "itl"), ("prefill", "decode"), strict=True):
         middle, tail = ([1e3 * getattr(s, f"{name}_{p}") for s in each] for p in ("p50", "p99"))
         with place:
             charts.curve(
                 t(f"two_budgets.{name}_title"),
-                [charts.Line(BUDGETS, middle, "idle", "P50", dotted=True), charts.Line(BUDGETS, tail, colour, "P99")]
+                [charts.Line(BUDGETS, middle, "idle", "P50", dotted=True), charts.Line(BUDGETS, tail, colour, "P99", error=error)]
                 if flow.revealed else [],
                 x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
                 marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)
                        for word, run in shown],
                 height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),
             )
-    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a,
+    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a, note=lesson.pale(why),
                then=(t("two_budgets.tokens_then"), {"max_num_batched_tokens": 4096}))
 
 

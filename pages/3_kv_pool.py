@@ -183,14 +183,16 @@ def draw_mode(flow: Flow) -> None:
     cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=256))
     each = [state.run(swap.but(pcie_gb_s=g)) for g in LINKS]
     now = state.run(swap)
+    error, why = narration.error(swap.gpu)
     left, right = frame.columns(2)
     for place, name, colour, of in (
         (left, "mode_p99", "preempted", lambda s: s.e2e_p99), (right, "mode_qps", "decode", lambda s: s.qps),
     ):
         flat = [of(recompute.summary())] * len(LINKS)
+        off = error if name == "mode_p99" else 0.0
         lines = [charts.Line(LINKS, flat, "idle", t("kv_pool.recompute"), dotted=True)]
         if flow.revealed:
-            lines += [charts.Line(LINKS, [of(r.summary()) for r in each], colour, t("kv_pool.swap")),
+            lines += [charts.Line(LINKS, [of(r.summary()) for r in each], colour, t("kv_pool.swap"), error=off),
                       charts.Line(LINKS, [of(cautious.summary())] * len(LINKS), "prefill", t("kv_pool.cautious"), dotted=True)]
         values = [of(r.summary()) for r in (*each, recompute, cautious)]
         with place:
@@ -201,7 +203,8 @@ def draw_mode(flow: Flow) -> None:
             )
     words = {**narration.figures(now, recompute), "link": f"{swap.pcie_gb_s:g}",
              "p99_c": seconds(cautious.summary().e2e_p99)}
-    lesson.end(flow, explain=t("kv_pool.mode_explain", **words), note=lesson.says(t("kv_pool.mode_honest")), run=now)
+    lesson.end(flow, explain=t("kv_pool.mode_explain", **words), run=now,
+               note=f"{lesson.says(t('kv_pool.mode_honest'))}\n\n{lesson.pale(why)}", then=(t("kv_pool.mode_then"), {"pcie_gb_s": 3.0}))
 
 
 def draw_victim(flow: Flow) -> None:

@@ -14,7 +14,7 @@ from sim.engine import simulate
 from sim.memory import plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
-from ui import charts, controls, frame, lesson, series, state, terms
+from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.text import count, percent, seconds, t
 
 GPUS, GIB = 8, 2**30
@@ -217,7 +217,8 @@ def all_users() -> dict[int, list[float]]:
 
 def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> None:
     words = "; ".join(t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross)
-    drawn = [charts.Line(USERS, y, LINES[tp], name(tp)) for tp, y in lines.items()]
+    error, _ = narration.error(b.gpu)
+    drawn = [charts.Line(USERS, y, LINES[tp], name(tp), error=error) for tp, y in lines.items()]
     guess = flow.guess_line()
     charts.curve(
         t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE,
@@ -274,6 +275,16 @@ def comparison() -> str:
     )
 
 
+def copies(lines: dict[int, list[float]]) -> str:
+    """When a copy on each card is right: what it gives over PCIe, where it has nothing to send, and what it costs one user."""
+    pcie = {tp: look(b.but(link="pcie"), tp, users) for tp in fit}
+    rates = {tp: f.summary.output_tok_s for tp, f in pcie.items() if not isinstance(f, SimError)}
+    if 1 not in rates:
+        return ""
+    others = "; ".join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items() if tp > 1)
+    return t("parallelism.when_copies", users=users, rate=rates[1], others=others, alone=lines[1][0], all=lines[last][0], layout=name(last))
+
+
 def communication() -> str:
     """What all-reduce takes of the widest layout's step, on this link and on the other."""
     there = look(b.but(link="pcie" if b.link == "nvlink" else "nvlink"), last, users)
@@ -286,7 +297,7 @@ def communication() -> str:
 def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
     said = [comparison()]
     if flow.name == "layout":
-        said += [communication(), t("parallelism.price", price=catalog.gpu(b.gpu).price).replace("$", r"\$")]
+        said += [copies(lines), communication(), t("parallelism.price", price=catalog.gpu(b.gpu).price).replace("$", r"\$")]
     elif flow.name == "alone":
         said += [table(lines), t("parallelism.crossing_note", crossings="; ".join(
             t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing"))]
@@ -295,7 +306,7 @@ def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) 
     else:
         kind = "mla" if shape.is_mla else "heads" if shape.kv_heads < last else "divides"
         said += [lesson.says(t("parallelism.lesson_says")), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)]
-    return "\n\n".join(filter(None, said))
+    return "\n\n".join(filter(None, [*said, "" if flow.name == "kv" else lesson.pale(narration.error(b.gpu)[1])]))
 
 
 top = frame.columns(2)

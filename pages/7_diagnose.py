@@ -3,6 +3,7 @@
 import html
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ui.text import has, percent, seconds, t
 
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
 PARTS = ("incidents", "paste", "checklist", "card")
+SHOWN_TO = "shown"  # the cause of a visitor who named none and was told
 SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
 SHOWN = (
     "running",
@@ -57,6 +59,7 @@ CSS = """<style>
 @media (max-width:640px){.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
 .dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}.dd-table td[data-h]::before{content:attr(data-h) ": ";color:var(--if-soft)}
 .dd-verdict dl{grid-template-columns:1fr}.dd-verdict dd{margin-bottom:.35rem}}
+[class*=st-key-cause_] button p,[class*=st-key-act_] button p{white-space:normal}
 @media print{.stSidebar,.stAppHeader,.st-key-part,.st-key-card_tools,.if-question{display:none!important}}
 </style>"""
 
@@ -238,7 +241,9 @@ def simulation(report: Report) -> None:
         scenario, notes = export.scenario_of(figures, report.settings, base, report.image)
         first = report.advice[0] if report.advice else None
         if first is None:  # a command line alone: what the simulator itself would say of it
-            first = incidents.verdict(state.run(scenario))
+            if isinstance(run := state.attempt(scenario), SimError):
+                raise run.with_traceback(None)
+            first = incidents.verdict(run)
         change = desk.changes(first, scenario)
         ready = True
     except SimError as error:
@@ -336,7 +341,7 @@ def cases() -> None:
     run = state.run(scenario)
     advice = incidents.verdict(run)
     cause, action = str(s.extra["cause"]), str(s.extra["act"])
-    cause = cause if cause in incident.causes else ""
+    cause = cause if cause in (*incident.causes, SHOWN_TO) else ""
     action = action if cause and action in incident.actions else ""
     clean = {"cause": "", "act": ""}
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -347,7 +352,7 @@ def cases() -> None:
             format_func=lambda k: f"{t('diagnose.case_label')} {order.index(k) + 1} / {len(order)}",
             key="w_case",
             label_visibility="collapsed",
-            width=170,
+            width=200,
             filter_mode=None,
             on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **clean),
         )
@@ -361,39 +366,40 @@ def cases() -> None:
         if cause:
             st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=clean)
     known_facts(incident, scenario, run)
-    left, right = st.columns([7, 5], gap="medium")
+    if action:
+        verdict(advice)
+        after = outcome(incident, scenario, run, advice, action)
+        before_after(after, run) if after is not run else dashboard(run)
+        history(incident)
+        return
+    left, right = st.columns([2, 1], gap="medium")
     with left:
         dashboard(run)
     with right:
         if not cause:
             frame.question(t("diagnose.cause_question"))
             for code in incident.causes:
-                st.button(
-                    named(code),
-                    key=f"cause_{code}",
-                    width="stretch",
-                    on_click=state.change,
-                    kwargs={"cause": code, "act": ""},
-                )
-        else:
-            right_one = cause == advice.code
-            st.markdown(
-                f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t('diagnose.right_cause' if right_one else 'diagnose.wrong_cause')}**"
-            )
-            if not action:
-                frame.question(t("diagnose.action_question"))
-                for name in incident.actions:
-                    st.button(
-                        capital(t(f"diagnose.act.{name}")),
-                        key=f"act_{name}",
-                        width="stretch",
-                        on_click=state.change,
-                        kwargs={"act": name},
-                    )
-            else:
-                verdict(advice)
-    if action:
-        outcome(incident, scenario, run, advice, action)
+                answer(f"cause_{code}", named(code), cause=code)
+            reveal(cause=SHOWN_TO)
+            return
+        if cause != SHOWN_TO:
+            right_one = "right_cause" if cause == advice.code else "wrong_cause"
+            st.markdown(f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t(f'diagnose.{right_one}')}**")
+        if cause != advice.code:
+            st.markdown(t("diagnose.truth", cause=f"**{named(advice.code)}**"))
+        frame.question(t("diagnose.action_question"))
+        for name in incident.actions:
+            answer(f"act_{name}", capital(t(f"diagnose.act.{name}")), act=name)
+        reveal(act=incidents.RIGHT[advice.code])
+
+
+def answer(key: str, words: str, **chosen: str) -> None:
+    st.button(words, key=key, width="stretch", on_click=state.change, kwargs=chosen)
+
+
+def reveal(**answer: str) -> None:
+    """Whoever only presses PageDown, as a clicker in class does, is told and goes on."""
+    st.button(t("lesson.reveal"), key="reveal", shortcut="PageDown", type="tertiary", on_click=state.change, kwargs=answer)
 
 
 def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> None:
@@ -419,84 +425,45 @@ def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> N
 
 
 def dashboard(run: Run) -> None:
-    """Six small pictures, as a monitor shows them: no title gives the disease away."""
-    end = run.duration_s
-    replicas = run.scenario.data_parallel_size
-    with st.container():
-        columns = [*frame.columns(2), *frame.columns(2), *frame.columns(2)]
+    """Small pictures in two rows, as a monitor shows them: no title gives the disease away."""
+    end, replicas, cap = run.duration_s, run.scenario.data_parallel_size, run.scenario.max_num_seqs
+    height = 205 if frame.projector() else 175
     lines = [
         charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
         charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting")),
     ]
-    with columns[0]:
-        charts.timeline(
-            t("diagnose.requests"),
-            lines,
-            x_end=end,
-            height=150,
-            key="d_requests",
-            limits=[]
-            if replicas > 1
-            else [("max_num_seqs", run.scenario.max_num_seqs)]
-            if run.scenario.max_num_seqs < 2.5 * max(1, run.summary().running_max)
-            else [],
-        )
-    with columns[1]:
-        charts.timeline(
-            t("diagnose.kv"),
-            [charts.Line(*total(run, series.kv, mean=True), "kv", "", fill=True)],
-            percent=True,
-            x_end=end,
-            height=150,
-            key="d_kv",
-        )
-    with columns[2]:
-        charts.timeline(
-            t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill", "")], x_end=end, height=150, key="d_ttft"
-        )
-    with columns[3]:
-        charts.timeline(
-            t("diagnose.gpu"),
-            [charts.Line(*series.utilisation(run), "ink", "")],
-            percent=True,
-            x_end=end,
-            height=150,
-            key="d_gpu",
-        )
-    with columns[4]:
-        charts.timeline(
-            t("diagnose.preempted"),
-            [charts.Line(*series.preemptions(run), "preempted", "", steps=True)],
-            x_end=end,
-            height=150,
-            key="d_preempted",
-            y_end=None if run.summary().preemptions else 10.0,
-        )
+    if replicas == 1 and cap < 2.5 * max(1, run.summary().running_max):
+        lines.append(charts.Line((0.0, end), (cap, cap), "soft", f"max_num_seqs {cap:,}", dotted=True))
+    upper = [
+        partial(charts.timeline, t("diagnose.requests"), lines),
+        partial(charts.timeline, t("diagnose.kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", fill=True)], percent=True),
+    ]
+    lower = [
+        partial(charts.timeline, t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill")]),
+        partial(charts.timeline, t("diagnose.gpu"), [charts.Line(*series.utilisation(run), "ink")], percent=True),
+        partial(charts.timeline, t("diagnose.preempted"), [charts.Line(*series.preemptions(run), "preempted", steps=True)],
+                y_end=None if run.summary().preemptions else 10.0),
+    ]
+    places = [*st.columns([3, 2], gap="small"), *st.columns(3, gap="small")]
+    for place, picture in zip(places, upper + lower, strict=True):
+        with place:
+            picture(x_end=end, height=height)
     if replicas > 1:
-        with columns[5]:
-            ticks = run.ticks
-            means = [
-                float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9)
-                for r in range(replicas)
-            ]
-            charts.bars(
-                t("diagnose.per_engine"),
-                [str(r) for r in range(replicas)],
-                [charts.Part("", "waiting", means)],
-                height=150,
-                key="d_ranks",
-            )
+        ticks = run.ticks
+        means = [
+            float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9)
+            for r in range(replicas)
+        ]
+        charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=height)
 
 
-def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> None:
-    """What the chosen action did, and the story behind the incident."""
+def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:
+    """What the chosen action did, and where to go from here. Returns the run after it."""
     change = incidents.act(action, scenario, advice)
-    try:
-        after = state.run(scenario.but(**change))
-    except SimError as error:
-        st.warning(state.message(error))
+    after = state.attempt(scenario.but(**change))
+    if isinstance(after, SimError):
+        st.warning(state.message(after))
         after = run
-    st.divider()
     said = narration.settings(scenario.but(**change), scenario) if change else ""
     st.markdown(
         f"**{t('diagnose.applied', what=said) if said else t('diagnose.applied_nothing')}** "
@@ -516,6 +483,11 @@ def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: 
             on_click=state.change,
             kwargs={"case": following, "n": 1, "cause": "", "act": ""},
         )
+    return after
+
+
+def history(incident: incidents.Incident) -> None:
+    """The story behind the incident, and where it can be read."""
     source = (
         t("diagnose.source_case", case=incident.case, source=incident.source)
         if incident.case
@@ -525,8 +497,6 @@ def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: 
         st.markdown(
             f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]"
         )
-    if after is not run:
-        before_after(after, run)
 
 
 def effect(before: Run, after: Run, advice: desk.Advice) -> str:

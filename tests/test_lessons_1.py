@@ -163,6 +163,9 @@ def test_a_queue_beside_an_idle_gpu_goes_away_with_more_seats():
     assert b.itl_p99 > a.itl_p99
     tokens = simulate(page.QUEUE.but(max_num_batched_tokens=16_384)).summary()
     assert tokens.qps < 1.1 * a.qps  # the other budget was not the wall
+    assert simulate(page.NARROW).summary().waiting_max > 100  # and starved, it is one
+    hint = said(visit("pages/2_two_budgets.py", p="queue.next", lang="en"))
+    assert "starve the other budget" in hint and "ITL p99 is" not in hint  # what the scene is about, not another figure
 
 
 def test_a_small_token_budget_favours_itl_and_a_large_one_ttft():

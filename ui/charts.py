@@ -376,7 +376,7 @@ def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dic
                   "yanchor": "top", "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
         "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 46 * scale, "r": (12 + 8.2 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
+        "margin": {"l": 46 * scale, "r": (12 + 8.6 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
         "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4, "nticks": 6 if scale == 1 else 4},
         "yaxis": {**axis, "ticklen": 0},
         "annotations": [], "shapes": [],

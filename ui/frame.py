@@ -103,9 +103,9 @@ PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76;width:14.5rem!i
 .st-key-told p{font-size:.9rem;line-height:1.4}.st-key-told [data-testid=stVerticalBlock]{gap:.2rem}
 .stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd,.stMain .st-key-lesson_show{display:none}
 .stMain .stButton button{min-height:1.9rem;padding:.05rem .6rem}
-@media (min-width:641px){.stMain:has(.st-key-lesson_row) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
-.stMain:has(.st-key-lesson_row) .st-key-heading h1{clip-path:inset(50%);position:absolute}
-.stMain:has(.st-key-lesson_row) .st-key-actions [data-testid=stPopover] p{display:none}}
+@media (min-width:641px){.stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
+.stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading h1{clip-path:inset(50%);position:absolute}
+.stMain:has(.st-key-lesson_row,.st-key-part) .st-key-actions [data-testid=stPopover] p{display:none}}
 """
 """A lesson's heading gives its place to the pictures: the menu says where one is."""
 CLICKER = """if (!window.clicker) { window.clicker = true; window.addEventListener('keydown', e => {

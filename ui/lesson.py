@@ -196,9 +196,9 @@ def end(
     """Once revealed: above the pictures what happened, in this run's numbers, and what to try next; below them the rest.
 
     explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
-    something else, what changed is said from them. note: what holds besides. One thing to try comes from `sim.advice`
-    about `run`, if that moves what this scene lets one move and does not lead back to A; else it is `then`: (words,
-    changes of B and extras).
+    something else, what changed is said from them. note: what holds besides. One thing to try is `then` (words, changes
+    of B and extras) as long as nothing was moved: it follows from the scene. After that it comes from `sim.advice` about
+    `run`, if that moves what this scene lets one move and does not lead back to A.
     """
     if not flow.revealed:
         return
@@ -208,7 +208,7 @@ def end(
         if explain and not (flow.step == "next" and flow.untouched and frame.projector()):  # a class has just read it
             st.markdown(explain)
         if flow.step == "next":
-            _try_next(*(_advised(flow, run) or then or ("", {})))
+            _try_next(*((flow.untouched and then) or _advised(flow, run) or then or ("", {})))
     if note:
         st.markdown(note)
 
@@ -250,6 +250,11 @@ def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
                 words, key=f"preset_{key}_{i}", type="secondary", on_click=state.change, kwargs=changes,
                 icon=":material/check:" if here else None,
             )
+
+
+def pale(why: str) -> str:
+    """Markdown: what the pale band about a line is (`narration.error`)."""
+    return f":small[{t('lesson.band')} {why}]"
 
 
 def says(words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -91,6 +92,66 @@ def test_page_down_alone_walks_a_lesson_and_on_to_the_next_page(browser: Browser
     following = [*LESSONS, "experts"][list(LESSONS).index(name) + 1]
     assert f"/{following}" in page.url
     context.close()
+    assert not errors
+
+
+def switch_projector_on(page: Page) -> None:
+    """As a teacher does: a click, after which the switch has the focus."""
+    page.locator(".st-key-projector label").click()
+    page.wait_for_function("getComputedStyle(document.documentElement).fontSize === '21px'")
+    settle(page)
+
+
+def press_page_down(page: Page) -> str:
+    """Press it, wait until the address has changed, and return where the lesson is."""
+    before = page.url
+    page.keyboard.press("PageDown")
+    page.wait_for_function("before => location.href !== before", arg=before, timeout=30_000)
+    settle(page)
+    return parse_qs(urlsplit(page.url).query).get("p", [""])[0]
+
+
+def test_a_clicker_goes_on_from_the_projector_switch_and_from_the_guess(page: Page, server: str) -> None:
+    errors = watch(page)
+    page.goto(f"{server}/?lang=en")
+    settle(page)
+    switch_projector_on(page)
+    assert press_page_down(page) == "eight.lock"
+    page.goto(f"{server}/?lang=en&p=eight.ask")
+    settle(page)
+    guess = page.get_by_role("slider").first
+    guess.press("ArrowRight")
+    guess.press("ArrowRight")
+    expect(page.get_by_role("button", name="Lock it in")).to_be_visible()
+    guess.focus()
+    assert press_page_down(page) == "eight.lock"
+    expect(page.get_by_text("You said: 1 s")).to_be_visible()  # PageDown did not move the slider
+    assert not errors
+
+
+@pytest.mark.parametrize("name", ["", "be_the_scheduler", "two_budgets", "kv_pool", "experts", "parallelism"])
+def test_on_a_projector_of_1280x720_button_and_first_picture_need_no_scrolling(page: Page, server: str, name: str) -> None:
+    page.goto(f"{server}/{name}?lang=en")
+    settle(page)
+    switch_projector_on(page)
+    picture = page.locator(".stMain").locator("[data-testid=stPlotlyChart], .player > canvas, .g").first
+    for _ in range(4):
+        for shown in (page.locator(".st-key-lesson_primary"), picture):
+            box = shown.bounding_box()
+            assert box and box["y"] + box["height"] <= 720, page.url
+        assert not flaws(page)
+        press_page_down(page)
+
+
+def test_page_down_reveals_an_incident_and_goes_on_to_the_next(page: Page, server: str) -> None:
+    errors = watch(page)
+    page.goto(f"{server}/diagnose?lang=en")
+    settle(page)
+    for shown in ("And what do you do about it?", "It helped", "One dashboard, no names"):
+        press_page_down(page)
+        expect(page.locator(".stMain").get_by_text(shown).first).to_be_visible()
+        assert not flaws(page)
+    assert "case=both_full" in page.url
     assert not errors
 
 

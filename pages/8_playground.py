@@ -25,7 +25,11 @@ def knobs() -> None:
     controls.pick("model", traffic.models())
     controls.knob("max_num_seqs", [8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024])
     controls.knob("max_num_batched_tokens", [512, 1024, 2048, 4096, 8192, 16384, 32768])
-    controls.knob("gpu_memory_utilization", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95], words=lambda v: f"{v:g}")
+    if b.num_gpu_blocks_override:  # gpu_memory_utilization then says nothing of the pool
+        controls.knob("num_gpu_blocks_override", [0, 1000, 2000, 4000, 6000, 8000, 12_000, 16_000, 24_000],
+                      words=lambda v: t("playground.pool_words", n=f"{v:,}") if v else t("playground.pool_from_memory"))
+    else:
+        controls.knob("gpu_memory_utilization", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.95], words=lambda v: f"{v:g}")
     controls.knob("tensor_parallel_size", [1, 2, 4, 8, 16])
     controls.knob("expert_skew", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5], idle="" if traffic.has_experts(b.model) else t("playground.dense"))
     with st.container(horizontal=True):
@@ -91,7 +95,8 @@ def hardware() -> None:
     controls.choice("link")
     controls.switch("enable_expert_parallel")
     controls.number("num_redundant_experts")
-    controls.number("num_gpu_blocks_override")
+    if not s.b.num_gpu_blocks_override:
+        controls.number("num_gpu_blocks_override")
     controls.knob("block_size", [8, 16, 32, 64, 128])
     controls.knob("max_model_len", [2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072])
 

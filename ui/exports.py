@@ -23,7 +23,7 @@ _COPY = st.components.v2.component(
     "copy_link",
     html="<button type='button' id='b'></button>",
     css="""
-button{font:inherit;font-size:.9rem;line-height:1.5;min-height:2.5rem;padding:.25rem .75rem;white-space:nowrap;cursor:pointer;color:var(--st-text-color);
+button{font:inherit;font-size:.9rem;line-height:1.5;box-sizing:border-box;height:2rem;padding:0 .75rem;white-space:nowrap;cursor:pointer;color:var(--st-text-color);
 background:var(--st-background-color);border:1px solid var(--st-border-color);border-radius:var(--st-button-radius,6px)}
 button:hover{border-color:var(--st-primary-color);color:var(--st-primary-color)}
 button:focus-visible{outline:2px solid var(--st-primary-color);outline-offset:1px}

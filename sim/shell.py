@@ -13,6 +13,7 @@ from sim.engine import simulate
 from sim.requests import Requests
 from sim.results import Run, Summary
 from sim.scenario import SETTINGS, Scenario, Setting, SimError
+from sim.vllm.flags import KINDS, human_int
 
 _FIGURES = (
     ("Throughput", (("qps", "req/s"), ("output_tok_s", "tok/s"), ("goodput_qps", "req/s"))),
@@ -62,7 +63,10 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
     if args.preset:
         base = presets.preset(args.preset).scenario
     elif args.link:
-        base, notices = link.decode(link.parse(args.link))
+        given = link.parse(args.link)
+        if not any(setting.key in given for setting in SETTINGS.values()):
+            raise SimError("empty_link", f"{args.link!r} says no setting: give a page's whole address, or what follows its `?`")
+        base, notices = link.decode(given)
         for notice in notices:
             print(f"note: {notice}", file=sys.stderr)
     return base.but(**dict(assignment(text) for text in args.set))
@@ -100,7 +104,8 @@ def value_of(setting: Setting, text: str) -> Any:
         return text
     else:
         try:
-            number = float(text.replace("_", ""))
+            human = KINDS.get(setting.name) == "human" and text[-1:] in "kKmM"
+            number = float(human_int(text) if human else text.replace("_", ""))
             if setting.kind is float:
                 return number
             if number.is_integer():
@@ -143,9 +148,11 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _lasting(requests: Requests) -> float:
-    """A duration that holds all arrivals."""
-    low, high = SETTINGS["duration_s"].low or 0.0, SETTINGS["duration_s"].high or math.inf
-    return min(max(math.ceil(float(requests.arrival[-1]) + 1.0), low), high)
+    """A duration that holds all arrivals. Raises SimError("trace_too_long")."""
+    last, high = math.ceil(float(requests.arrival[-1]) + 1.0), SETTINGS["duration_s"].high or math.inf
+    if last > high:
+        raise SimError("trace_too_long", f"the trace lasts {last:,} s, a run {high:,g} s: replay a --window, or faster (--rate-scale)")
+    return last
 
 
 def _show(run: Run, as_json: bool, more: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -201,7 +201,8 @@ def _select(
 ) -> tuple[Requests, Report]:
     time, dropped, notes = rows.time, rows.dropped.copy(), list(rows.notes)
     empty = SimError(
-        "empty_window", f"nothing arrives between {start_s:g} s and {end_s:g} s: the trace holds {rows.span_s:,.0f} s",
+        "empty_window", f"nothing arrives {'' if math.isinf(end_s) else f'in the {end_s - start_s:g} s '}from {start_s:g} s on: "
+        f"the trace holds {rows.span_s:,.0f} s",
         field="trace_start_s", value=start_s, span_s=rows.span_s,
     )
     if not len(time):
@@ -265,7 +266,7 @@ def _load(source: Source, wanted: _Wanted) -> _Rows:
             if not first:
                 raise _unreadable("empty")
             head = first[0].lstrip()[:1000]
-            if "\x00" in head or head.count("\ufffd") > 0.1 * len(head):
+            if "\x00" in head or sum(c == "\ufffd" or not (c.isprintable() or c.isspace()) for c in head) > 0.05 * len(head):
                 raise _unreadable("not_text")
             if any(line.lstrip().startswith(("{", "[")) for line in first[:2]):
                 return _load_json(first, lines, wanted)
@@ -324,14 +325,14 @@ def _open(source: Source) -> Iterator[IO[str]]:
 
 
 def _encoding(head: bytes) -> str:
-    """How a file's first bytes are to be read: UTF-8, UTF-16 by its mark, or as Excel saves CSV in China."""
+    """How a file's first bytes are to be read: UTF-8, UTF-16 by its mark, or as Excel saves CSV in China or elsewhere."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return "gb18030"
-    return "utf-8-sig"
+    for encoding in ("utf-8-sig", "gb18030"):
+        with suppress(UnicodeDecodeError):
+            codecs.getincrementaldecoder(encoding)().decode(head)
+            return encoding
+    return "latin-1"
 
 
 def _lines(text: IO[str]) -> Iterator[str]:

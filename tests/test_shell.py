@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sim import link
+from sim import link, shell
 from sim.__main__ import COMMANDS, main
 from sim.presets import presets
 from sim.scenario import Scenario
@@ -104,3 +104,19 @@ def test_the_command_line_itself():
 
 def test_the_default_scenario_is_the_beginning(capsys):
     assert as_json(capsys, ["run", *SHORT])["scenario"] == Scenario(duration_s=3.0).as_dict()
+
+
+@pytest.mark.parametrize("words, says", [
+    (["run", "--link", "%%%"], "says no setting"), (["run", "--link", "http://[::1"], "says no setting"),
+    (["replay", "azure2023_conv", "--rate-scale", "1e-6"], "--rate-scale"),
+    (["replay", "azure2023_conv", "--start", "1e9"], "the trace holds 3,502 s"),
+    (["run", "--set", "max_num_seqs=1k"], "whole number"),
+])
+def test_what_cannot_be_done_is_said(capsys, words, says):
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_count_may_be_written_as_vllm_reads_it():
+    assert shell.assignment("max_num_batched_tokens=8k") == ("max_num_batched_tokens", 8000)
+    assert shell.assignment("--max-model-len=32K") == ("max_model_len", 32768)

@@ -128,3 +128,18 @@ def test_of_a_huge_file_the_beginning_and_the_end_are_read(tmp_path, capsys):
     assert time.process_time() - begin < 2.0
     parse = json.loads(capsys.readouterr().out)["parse"]
     assert parse["samples"] == 2 and parse["last"]["running"] == 7
+
+
+@pytest.mark.parametrize("text, what, says", [
+    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,4808,10\n", "trace", "Azure"),
+    (json.dumps({"completed": 4, "total_input_tokens": 400, "total_output_tokens": 80, "request_rate": 2.0}), "trace", "vllm bench"),
+    ("Successful requests:   1000\nBenchmark duration (s):   101.50\nMean TTFT (ms):   145.20\nP99 TTFT (ms):  420.31\n", "benchmark", "/metrics"),
+])
+def test_what_belongs_elsewhere_is_sent_there(text, what, says):
+    report = diagnose(text)
+    assert (report.what, report.parse) == (what, None) and says in str(report.notes)
+
+
+def test_a_config_json_without_a_field_names_it():
+    report = diagnose('{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096}')
+    assert "num_hidden_layers" in str(report.errors)

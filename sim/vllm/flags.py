@@ -55,7 +55,7 @@ def read_args(words: list[str], positional_model: bool, reading: Reading) -> dic
     for word in rest[1:] if rest[:1] == ["serve"] else rest:  # `serve`: where only what follows `vllm` was given
         if is_flag(word):
             reading.warnings.append(note("flag_unknown", flag=word.partition("=")[0]))
-        elif positional_model and "model" not in parse and not sglang:
+        elif positional_model and "model" not in parse and not sglang and word[0] not in "[<":
             parse["model"] = scrub(word)
         elif len(reading.ignored) < 20:
             reading.ignored.append(note("word", word=str(scrub(word))[:80]))

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from sim import traces
 from sim.advice import Advice, Figures, advise
 from sim.catalog import model_from_config
 from sim.scenario import SimError
@@ -26,6 +27,10 @@ from sim.sentences import Note
 from . import logs, metrics, serve
 from .clean import MAX_CHARS, Reading, decode, note, once, scrub, strip_colour, unwrap_json_lines
 
+_BENCHMARK = re.compile(
+    r"(?:time to first token|inter.token latency|(?:request|token) throughput|benchmark duration|(?:mean|median|p\d\d) (?:ttft|tpot|itl|e2el))"
+    r"[^\n\d]{0,60}\d", re.I,
+)
 _PART = 4 * MAX_CHARS  # bytes of either end of a file; what is between them is not looked at
 
 
@@ -154,7 +159,8 @@ def _json(text: str) -> Report | None:
         try:
             report.settings = {"model": model_from_config(json.dumps(data))}
         except (SimError, ValueError, KeyError, TypeError) as error:
-            report.errors.append(note("said", words=str(error)))
+            name = getattr(error, "params", {}).get("name", "")
+            report.errors.append(note("config_field", name=name, words=str(error)))
         return report
     return None
 
@@ -228,6 +234,11 @@ def _nothing(text: str) -> Report:
         return _no("metrics", "error", "no samples", note("curl_error"))
     if re.search(r"Traceback \(most recent call last\)|^\s*\w*(?:Error|Exception):", text[:200_000], re.M):
         return _no("log", "traceback", "no line of an inference server that this page knows", note("traceback"))
+    with suppress(SimError):
+        found = traces.read(text.encode("utf-8", "replace"), limit=1000)[1]
+        return _no("unknown", "trace", "requests, and nothing of a server", note("is_trace", format=found.format))
+    if len(_BENCHMARK.findall(text[:200_000])) > 1:
+        return _no("unknown", "benchmark", "a client's figures, and nothing of a server", note("is_benchmark"))
     what = "prose" if len(text) > 200 and text[:20_000].count(" ") > 0.1 * min(len(text), 20_000) else "text"
     return _no("unknown", what, "neither /metrics, nor log lines, nor a serve command, nor config.json")
 

@@ -64,7 +64,7 @@ CSS = """<style>
 </style>"""
 
 with frame.page("diagnose"):
-    terms.explain("waiting", "running", "kv", "kv_pool", "preemption", "recompute", "swap", "ttft", "itl", "queue", "p99", "knee",
+    terms.explain("waiting", "running", "kv", "kv_pool", "preemption", "recompute", "swap", "ttft", "itl", "queue", "p99", "sweet_spot",
                   "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 s = state.load(DEFAULT, extra={"part": "incidents", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
 st.html(CSS)

@@ -1,12 +1,17 @@
 """Links: what is shown can be passed on, and no link breaks the page."""
 
 import dataclasses
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streamlit.testing.v1 import AppTest
 
 from sim import link
 from sim.scenario import SETTINGS, Scenario, SimError
+
+ROOT = Path(__file__).parent.parent
 
 
 def _field(setting):
@@ -80,3 +85,27 @@ def test_contradictions_are_repaired_and_said():
 def test_keys_are_short_and_unique():
     keys = [s.key for s in SETTINGS.values()]
     assert len(set(keys)) == len(keys) and "v" not in keys
+
+
+def notices(page, **query):
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=60)
+    app.switch_page(f"pages/{page}.py")
+    for key, value in query.items():
+        app.query_params[key] = value
+    app.run()
+    assert not app.exception
+    return [box.value for box in (*app.info, *app.warning)]
+
+
+@pytest.mark.parametrize("query, says", [
+    ({"rr": "[click](https://evil.example) $x$"}, r"\[click\]\(https\://evil.example\) \$x\$"),
+    ({"ms": ["4", "8"]}, "ms more than once"), ({"rr": "1" * 100_000}, "became 5,000"), ({"v": "2"}, "another version"),
+    ({"ms": "4096", "mt": "16"}, "became 4,096"), ({"x" * 100_000: "1"}, "left out"), ({"rr": "٣٠", "ms": "nan"}, "cannot be “nan”"),
+])
+def test_a_strange_link_is_answered_and_said(query, says):
+    assert any(says in notice for notice in notices("8_playground", **query))
+
+
+def test_what_a_link_says_of_a_page_and_cannot_be_is_said():
+    assert any("n=abc" in notice for notice in notices("7_diagnose", n="abc"))
+    assert any("ms 出现了" in notice or "多次写了 ms" in notice for notice in notices("8_playground", ms=["4", "8"], lang="zh"))

@@ -17,6 +17,7 @@ button that repairs it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -73,7 +74,13 @@ def _adopt(default: Scenario, defaults: dict[str, Extra], incoming: dict[str, st
     notices: list[str] = []
     b = _decode({**link.encode(default), **own}, default, notices) if own else default
     a = _decode({**link.encode(b), **pinned}, b, notices) if pinned else b
-    extra = {k: _typed(incoming[k], v) if k in incoming else v for k, v in defaults.items()}
+    read = {k: _typed(incoming[k], v) for k, v in defaults.items() if k in incoming}
+    odd = [f"{k}={incoming[k][:40]}" for k, v in read.items() if v is None]
+    twice = [k[:40] for k in incoming if len(st.query_params.get_all(k)) > 1]
+    for code, keys in (("link_unknown", odd), ("link_repeated", twice)):
+        if keys:
+            notices.append(message(SimError(code, ", ".join(keys), key=", ".join(keys))))
+    extra = defaults | {k: v for k, v in read.items() if v is not None}
     return State(default, defaults, b, a, extra, incoming, notices)
 
 
@@ -87,11 +94,12 @@ def _decode(mapping: dict[str, str], fallback: Scenario, notices: list[str]) -> 
     return scenario
 
 
-def _typed(raw: str, default: Extra) -> Extra:
+def _typed(raw: str, default: Extra) -> Extra | None:
+    """What a link says of an extra, in the type that it has; None if it cannot be that."""
     try:
         return raw == "1" if isinstance(default, bool) else type(default)(raw)
     except ValueError:
-        return default
+        return None
 
 
 def address(state: State) -> dict[str, str]:
@@ -246,12 +254,18 @@ def message(what: Any) -> str:
         params["name"] = label(str(params["field"]))
     if "why" in params and has(f"trace.{params['why']}"):
         params |= {"what": t(f"trace.{params['why']}", **params), "works": t("trace.works")}
+    params |= {k: _literal(str(params[k])) for k in ("given", "key") if k in params}
     try:
         if has(f"errors.{code}"):
             return t(f"errors.{code}", **{k: _shown(v) for k, v in params.items()})
     except (KeyError, IndexError, ValueError):
         pass
     return str(what)
+
+
+def _literal(text: str) -> str:
+    """A visitor's words as they are: no link, formula or icon in them is one."""
+    return re.sub(r"([\\`*_{}\[\]()<>#$:~|!])", r"\\\1", text)
 
 
 def label(name: str) -> str:

@@ -58,28 +58,28 @@ def touched(chance: Array, tokens: float) -> Array:
     return result
 
 
-def placed(model: Model, skew: float, ranks: int, redundant: int = 0, hot_together: bool = False) -> tuple[Array, ...]:
+def placed(model: Model, skew: float, ranks: int, redundant: int = 0) -> tuple[Array, ...]:
     """For each rank, the chances of the expert copies it holds (a copy of r carries 1/r of its expert).
 
     With `redundant` copies the hottest experts are doubled first and copies are dealt to the least loaded rank, as EPLB
-    does; without, ranks hold equal runs of a shuffled order, or (`hot_together`, the worst case) of the order of popularity.
+    does; without, ranks hold equal runs of a shuffled order.
     """
-    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, hot_together)[1]
+    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant)[1]
 
 
 def holders(model: Model, skew: float, ranks: int, redundant: int = 0) -> tuple[Places, ...]:
     """For each rank, whose copies it holds: places in the order of popularity (0: the hottest), as `placed` orders them."""
-    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant, False)[0]
+    return _placed(model.experts, model.experts_per_token, skew, ranks, redundant)[0]
 
 
 @lru_cache(maxsize=512)
 def _placed(
-    experts: int, per_token: int, skew: float, ranks: int, redundant: int, hot_together: bool
+    experts: int, per_token: int, skew: float, ranks: int, redundant: int
 ) -> tuple[tuple[Places, ...], tuple[Array, ...]]:
     chance = _pick_probability(experts, per_token, skew)
     if ranks == 1 or not redundant:
         order = np.arange(experts)
-        if ranks > 1 and not hot_together:
+        if ranks > 1:
             order = np.random.default_rng(PLACEMENT_SEED).permutation(experts)
         whole = tuple(np.array_split(order, ranks))
         return whole, tuple(chance[part] for part in whole)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,6 +44,9 @@ MESSAGE = 64e6
 """Bytes of the message whose rate `link` states."""
 NODE = 8
 """GPUs in one server; larger groups talk over the network."""
+EXPERT_MOVES, EXPERT_WIDTH_MOVES = 3, 6
+"""Values moved for a token's visit to an expert, per hidden value (read, its result written and added up) and per value of
+the expert's width (gate and up written and read, their product written and read)."""
 T = TypeVar("T")
 
 
@@ -58,9 +61,9 @@ class Constants:
     kv_bandwidth: float = 0.92
     attention_us: float = 13.0
     attention_flops: float = 0.6
-    expert_flops: float = 0.5
-    expert_bandwidth: float = 0.8
-    expert_us: float = 20.0  # routing, sorting, adding up
+    expert_flops: float = 0.45  # 16 bit
+    expert_us: float = 25.0  # routing, sorting, adding up
+    expert_floor_us: float = 100.0  # 8-bit experts of the measured rows take at least that; servers show no such floor
     all_reduce_us: float = 5.0
     link: float = 0.75
 
@@ -73,8 +76,8 @@ class Shared:
     throttle: float = 0.01  # share of the FLOP rate lost at each doubling of tokens beyond THROTTLE_FROM
     quantise_us: float = 1.0  # one activation turned to 8 bit
     quantise_moves: float = 1.0  # times that it is read and written for it
-    expert_sharpness: float = 2.0  # likewise, of one expert's
-    expert_moves: float = 3.0  # times that a token is copied to and from an expert it visits
+    expert_sharpness: float = 2.0  # likewise, of the experts'
+    expert_narrow: float = 0.4  # share of the large matrices' rate that experts of 8 and 4 bits attain
     mla_floor: float = 4.0  # latent attention's many small kernels, in attention_us of a decode
     mla_prefill_us: float = 100.0  # per layer: what a prefill adds to them
     attention_moves: float = 1.5  # times that queries, keys, values and results of a prefill are written or read
@@ -93,10 +96,8 @@ class Shared:
     network_us: float = 80.0  # latency that the network between servers adds
     gather_rank_us: float = 1.2  # latency of gathering, per rank, beyond an all-reduce's
     ring_power: float = 0.75  # all-reduce bytes grow with ((tp - 1) / tp) to this power
-    step_skew: float = 0.6  # Zipf exponent that stands for the power-law load of the measured rows
     host_us: float = 2500.0  # a step, V1
     host_seq_us: float = 12.0  # per sequence in it
-    prefill_launch_us: float = 0.0  # per layer, when a step is too ragged for a whole CUDA graph
     expert_gap_us: float = 0.0  # per layer with experts: what a real server adds to the kernels
     sampler_us: float = 300.0
     v0_host_us: float = 8000.0
@@ -141,7 +142,7 @@ class Hardware:
         scenario: Scenario,
         fitted: Constants | None = None,
         common: Shared | None = None,
-        hot_together: bool = False,
+        load: Callable[[float], tuple[Array, Array]] | None = None,
     ) -> None:
         self.shape: Model = model(scenario.model)
         self.card = gpu(scenario.gpu)
@@ -156,7 +157,9 @@ class Hardware:
         shape, card, fit, tp = self.shape, self.card, self.fitted, self.tp
         self.linear_bytes, self.expert_bytes = shape.weight_bytes(scenario.weights)
         self.linear_flops = self._peak(self.linear_bytes)
-        self.expert_flops = self._peak(self.expert_bytes) / fit.flops * fit.expert_flops
+        self.expert_flops = card.tflops_bf16 * 1e12 * fit.expert_flops
+        if self._narrow(self.expert_bytes):
+            self.expert_flops = self._peak(self.expert_bytes) * self.shared.expert_narrow
         self.bandwidth = card.bandwidth * fit.bandwidth
         self.link = card.nvlink if scenario.link == "nvlink" and card.nvlink else card.pcie
         self.peak_flops = self.linear_flops
@@ -175,9 +178,7 @@ class Hardware:
         kv_heads = shape.heads / tp if shape.is_mla else max(1.0, shape.kv_heads / tp)  # latent rows are unpacked
         touched = (shape.heads / tp + kv_heads) * (query_dim + value_dim)
         self.qkv_bytes = shape.layers * touched * 2.0 * self.shared.attention_moves
-        self.placed = (
-            experts.placed(shape, self.skew, self.ep, self.redundant, hot_together) if shape.moe_layers else ()
-        )
+        self.load = load or self._load
         self.host_model = scenario.host
         self.host_s, self.host_seq_s = {
             "none": (0.0, 0.0),
@@ -185,7 +186,7 @@ class Hardware:
         }.get(scenario.host, (self.shared.host_us * 1e-6, self.shared.host_seq_us * 1e-6))
         self.slides = bool(shape.sliding_layers)
         self.overlaps = scenario.async_scheduling and scenario.host != "v0"  # the host prepares a step during the one before
-        self._layers: dict[tuple[int, bool], tuple[float, float, float, float]] = {}
+        self._layers: dict[int, tuple[float, float, float, float]] = {}
         self._heads: dict[int, float] = {}
         self._attention: dict[int, list[Line]] = {0: [(0.0, 0.0, INF)]}
         self._ragged: dict[int, float] = {}
@@ -204,6 +205,14 @@ class Hardware:
         if width <= 1.0 and width > 0.6 and card.tflops_fp8:
             return card.tflops_fp8 * 1e12 * fit.flops_fp8
         return card.tflops_bf16 * 1e12 * fit.flops
+
+    def _load(self, tokens: float) -> tuple[Array, Array]:
+        """([ranks] expert visits, [ranks] distinct experts touched) of a batch in one layer."""
+        shape, skew, ranks, redundant = self.shape, self.skew, self.ep, self.redundant
+        return (
+            tokens * experts.rank_load(shape, skew, ranks, redundant),
+            experts.rank_distinct(shape, skew, tokens, ranks, redundant),
+        )
 
     # --- terms that depend on the number of tokens
     def _narrow(self, width: float) -> bool:
@@ -238,26 +247,24 @@ class Hardware:
         return total
 
     def moe(self, tokens: int) -> float:
-        """Seconds of the experts, on the rank with most to do: each expert pays the larger of its FLOPs and its weights."""
+        """Seconds of the experts on the rank that takes longest: FLOPs of the visits against weights of the experts touched."""
         shape, fit = self.shape, self.fitted
         if not shape.moe_layers:
             return 0.0
-        batch = tokens * self.gathered
-        values = shape.expert_values / (1 if self.ep > 1 else self.tp)
-        worst = 0.0
-        for chance in self.placed:
-            compute = 2.0 * batch * chance * values / self.expert_flops
-            move = (
-                experts.touched(chance, batch)
-                * values
-                * self.expert_bytes
-                / (self.card.bandwidth * fit.expert_bandwidth)
-            )
-            power = self.shared.expert_sharpness
-            visits = batch * float(chance.sum()) * shape.hidden * 2.0 * self.shared.expert_moves / self.card.bandwidth
-            worst = max(worst, visits + float(((compute**power + move**power) ** (1.0 / power)).sum()))
-        gaps = self.shared.expert_gap_us if self.host_model != "none" else 0.0
-        return shape.moe_layers * (worst + (fit.expert_us + gaps) * 1e-6)
+        visits, distinct = self.load(tokens * self.gathered)
+        shard = 1 if self.ep > 1 else self.tp
+        values = shape.expert_values / shard
+        compute = 2.0 * visits * values / self.expert_flops
+        move = distinct * values * self.expert_bytes / self.bandwidth
+        copied = EXPERT_MOVES * shape.hidden + EXPERT_WIDTH_MOVES * shape.moe_intermediate / shard
+        power = self.shared.expert_sharpness
+        busy = (compute**power + move**power) ** (1.0 / power) + visits * copied * 2.0 / self.card.bandwidth
+        seconds = float(busy.max()) + fit.expert_us * 1e-6
+        if self.host_model != "none":
+            seconds += self.shared.expert_gap_us * 1e-6
+        elif self._narrow(self.expert_bytes):
+            seconds = smooth_max(seconds, fit.expert_floor_us * 1e-6, 4.0)
+        return shape.moe_layers * seconds
 
     def all_reduce(self, tokens: int) -> float:
         """Seconds of communication: two all-reduces a layer (and one for shared experts), or tokens gathered for experts."""
@@ -288,7 +295,7 @@ class Hardware:
         """Attainable bytes/s of one GPU's link in a group of so many ranks: beyond eight they talk over the network."""
         return self.card.network * self.shared.network if ranks > NODE else self.link * self.fitted.link
 
-    def fixed(self, tokens: int, ragged: bool) -> float:
+    def fixed(self, tokens: int) -> float:
         """Seconds of everything else inside the layers."""
         shape, shared = self.shape, self.shared
         dense = shape.layers - shape.moe_layers
@@ -297,10 +304,7 @@ class Hardware:
             + shape.moe_layers * shared.width_moves * shape.shared_intermediate
         )
         moved = tokens * 2.0 * (shape.layers * shared.hidden_moves * shape.hidden + width / self.tp)
-        launch = shared.prefill_launch_us if ragged and self.host_model != "none" else 0.0
-        return (
-            shape.layers * (shared.layer_us + launch) + dense * shared.dense_us
-        ) * 1e-6 + moved / self.card.bandwidth
+        return (shape.layers * shared.layer_us + dense * shared.dense_us) * 1e-6 + moved / self.card.bandwidth
 
     def head(self, sampled: int) -> float:
         """Seconds of logits and sampling."""
@@ -315,13 +319,12 @@ class Hardware:
         """Seconds of CPU work for a step of so many sequences."""
         return self.host_s + self.host_seq_s * seqs
 
-    def base(self, tokens: int, sampled: int, ragged: bool) -> tuple[float, float, float, float, float]:
+    def base(self, tokens: int, sampled: int) -> tuple[float, float, float, float, float]:
         """(linear, experts, all_reduce, head, fixed) in s; remembered."""
-        key = (tokens, ragged)
-        layers = self._layers.get(key)
+        layers = self._layers.get(tokens)
         if layers is None:
-            layers = self._layers[key] = (
-                self.linear(tokens), self.moe(tokens), self.all_reduce(tokens), self.fixed(tokens, ragged),
+            layers = self._layers[tokens] = (
+                self.linear(tokens), self.moe(tokens), self.all_reduce(tokens), self.fixed(tokens),
             )
         head = self._heads.get(sampled)
         if head is None:
@@ -331,7 +334,7 @@ class Hardware:
 
     def ragged(self, tokens: int) -> float:
         """Seconds of the layers, attention apart, in a step that holds a prefill; remembered."""
-        linear, moe, reduce_, _, fixed = self.base(tokens, 1, True)
+        linear, moe, reduce_, _, fixed = self.base(tokens, 1)
         found = self._ragged[tokens] = linear + moe + reduce_ + fixed
         return found
 
@@ -387,7 +390,7 @@ class Hardware:
         """A decode-only step as lines in the summed context; remembered."""
         found = self._decode.get(seqs)
         if found is None:
-            linear, moe, reduce_, head, fixed = self.base(seqs, seqs, False)
+            linear, moe, reduce_, head, fixed = self.base(seqs, seqs)
             rest, host = linear + moe + reduce_ + head + fixed, self.host(seqs)
             lines: list[Line] = []
             for floor, slope, limit in self.attention_lines(seqs):
@@ -464,7 +467,7 @@ class StepTime:
         hard = self.hardware
         tokens = decode_seqs + prefill_tokens
         gpu_s = hard._ragged.get(tokens) or hard.ragged(tokens)
-        gpu_s += hard._heads.get(sampled) or hard.base(tokens, sampled, True)[3]
+        gpu_s += hard._heads.get(sampled) or hard.base(tokens, sampled)[3]
         gpu_s += hard.attention_prefill(prefill_seqs, prefill_tokens, prefill_pairs, prefill_context)
         gpu_s += hard.attention_decode(decode_seqs, decode_context)
         host_s = hard.host_s + hard.host_seq_s * (decode_seqs + prefill_seqs)
@@ -496,7 +499,7 @@ class StepTime:
         ):
             if not seqs + tokens:
                 continue
-            linear, moe, reduce_, head, fixed = hard.base(seqs + tokens, sampled if tokens else seqs, tokens > 0)
+            linear, moe, reduce_, head, fixed = hard.base(seqs + tokens, sampled if tokens else seqs)
             prefill = hard.attention_prefill(chunks, tokens, pairs, seen)
             decode = hard.attention_decode(seqs, context)
             total = linear + moe + reduce_ + head + fixed + prefill + decode

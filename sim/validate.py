@@ -27,7 +27,7 @@ from sim.catalog import gpu, gpus, model, models
 from sim.engine import simulate
 from sim.requests import Requests
 from sim.scenario import Scenario, SimError
-from sim.step_time import Constants, Hardware, Shared, constants, shared
+from sim.step_time import Constants, Hardware, Shared, constants
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -173,16 +173,55 @@ def fits_in_memory(row: Row) -> bool:
     return row.decode_context + row.prefill_context + row.tokens <= _room(row.setting)
 
 
+TIED = 0.28
+"""Share of the visits that the rows' source sends to the first experts where a token may use four of eight groups only:
+about 2.3 of its eight picks lie in other groups, and ties among the rest go by index."""
+
+
+@lru_cache(maxsize=100_000)
+def _power_law(count: int, per_token: int, tokens: int, ranks: int, alpha: float) -> tuple[float, float]:
+    """(visits, distinct experts) of the busiest rank, mean of five draws, as the rows' source loads its kernels.
+
+    The weights of the experts are Pareto draws of exponent `alpha`, cut at 0.8 of the tokens (at 2 if the visits are
+    fewer than the experts); an expert gets its rounded share of the visits, and what rounding leaves goes to the least
+    loaded. A token cannot visit an expert twice: what exceeds `tokens` goes to the busiest rank, where ties end.
+    """
+    random = np.random.default_rng(7)
+    total = tokens * per_token
+    low, high = (edge ** (1 - alpha) for edge in ((1.0, tokens * 0.8) if total > count else (0.01, 2.0)))
+    found = []
+    for _ in range(5):
+        even = (random.permutation(count) + random.random(count)) / count
+        weight = ((high - low) * even + low) ** (1 / (1 - alpha))
+        visits = np.round(weight / weight.sum() * total)
+        left = int(total - visits.sum())
+        visits[np.argsort(visits * np.sign(left), kind="stable")[: abs(left)]] += np.sign(left)
+        excess = np.maximum(visits - tokens, 0).sum()
+        by_rank = visits.reshape(ranks, -1)
+        busiest = by_rank[by_rank.sum(axis=1).argmax()]
+        found.append((np.minimum(busiest, tokens).sum() + excess, (busiest > 0).sum()))
+    visited, distinct = np.mean(found, axis=0)
+    return float(visited), float(distinct)
+
+
 def row_hardware(row: Row, fitted: Constants | None = None, common: Shared | None = None) -> Hardware:
-    """The hardware of a row; its experts are loaded by a power law, the most popular on one rank."""
-    common = common or shared()
-    scenario = scenario_of(row.setting).but(expert_skew=min(2.0, common.step_skew))
-    return Hardware(scenario, fitted or constants(gpu(scenario.gpu)), common, hot_together=True)
+    """The hardware of a row; its experts are loaded as the rows' source does, by exponent 1.01 for latent attention's family."""
+    scenario = scenario_of(row.setting)
+    shape, ranks = model(scenario.model), memory.expert_ranks(scenario)
+
+    def load(tokens: float) -> tuple[Array, Array]:
+        alpha = 1.01 if shape.is_mla else 1.2
+        visits, distinct = _power_law(shape.experts, shape.experts_per_token, int(tokens), ranks, alpha)
+        if shape.is_mla and ranks > 1:
+            visits += TIED * (tokens * shape.experts_per_token - visits)
+        return np.array([visits]), np.array([distinct])
+
+    return Hardware(scenario, fitted or constants(gpu(scenario.gpu)), common, load)
 
 
 def row_parts(hard: Hardware, row: Row) -> dict[str, float]:
     """Seconds of each term of the row's step."""
-    linear, moe, reduce_, head, fixed = hard.base(row.tokens, row.sampled, False)
+    linear, moe, reduce_, head, fixed = hard.base(row.tokens, row.sampled)
     return {
         "linear": linear,
         "experts": moe,
@@ -343,8 +382,6 @@ class Served:
 
 ROUNDS = 5
 """Requests of each client; in the first round all come at once."""
-FRONTEND_MS = 15.0
-"""Client, HTTP and tokeniser, which the rows' TTFT has in it and an engine's has not. Chosen on these rows."""
 
 
 def clients(many: int, isl: int, osl: int, shortest: float) -> Requests:
@@ -385,7 +422,7 @@ def serve(line: Mapping[str, str]) -> Served:
     except (SimError, KeyError) as error:
         return Served(line["system"], name, isl, osl, many, *real, nan, nan, str(error)[:90])
     return Served(line["system"], name, isl, osl, many, *real,
-                  float(np.mean(latencies["ttft"])) * 1e3 + FRONTEND_MS, float(np.mean(latencies["tpot"])) * 1e3)
+                  float(np.mean(latencies["ttft"])) * 1e3, float(np.mean(latencies["tpot"])) * 1e3)
 
 
 # --- the command

@@ -142,5 +142,5 @@ def _timed(clock, arguments):
 def test_a_constant_moves_its_term_only():
     hard = DENSE.hardware
     slower = type(hard)(Scenario(), fitted=replace(hard.fitted, kv_bandwidth=hard.fitted.kv_bandwidth / 2))
-    assert slower.base(64, 64, False) == hard.base(64, 64, False)
+    assert slower.base(64, 64) == hard.base(64, 64)
     assert slower.attention_decode(64, 64_000) > hard.attention_decode(64, 64_000)

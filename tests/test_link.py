@@ -106,6 +106,12 @@ def test_a_strange_link_is_answered_and_said(query, says):
     assert any(says in notice for notice in notices("8_playground", **query))
 
 
+def test_a_scene_that_there_is_not_is_said_and_what_was_clamped_too_where_nothing_can_run():
+    assert any("p=nowhere" in notice for notice in notices("2_two_budgets", p="nowhere.reveal"))
+    said = " ".join(notices("2_two_budgets", tp="3", ms="1e9"))
+    assert "became 4,096" in said and "attention heads" in said
+
+
 def test_what_a_link_says_of_a_page_and_cannot_be_is_said():
     assert any("n=abc" in notice for notice in notices("7_diagnose", n="abc"))
     assert any("ms 出现了" in notice or "多次写了 ms" in notice for notice in notices("8_playground", ms=["4", "8"], lang="zh"))

@@ -111,6 +111,8 @@ def begin(
     names, own = [scene.name for scene in scenes], dict(extra or {})
     asked, _, _ = st.query_params.get("p", "").partition(".")
     s = state.load(scenes[names.index(asked) if asked in names else 0].b, extra={"p": f"{names[0]}.{STEPS[0]}", **own})
+    if asked and asked not in names:
+        state.unknown(f"p={asked}")
     name, _, step = str(s.extra["p"]).partition(".")
     index = names.index(name) if name in names else 0
     scene, step = scenes[index], step if step in STEPS else STEPS[0]

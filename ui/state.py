@@ -45,6 +45,7 @@ class State:
     extra: dict[str, Extra]
     seen: dict[str, str] | None = None  # the URL that this state was read from or last written to
     notices: list[str] = field(default_factory=list)  # what was odd about the link
+    told: bool = False  # whether the notices are on the page already
     refusal: tuple[SimError, dict[str, Any]] | None = None  # a change that could not be made
 
     @property
@@ -64,6 +65,7 @@ def load(default: Scenario, extra: Mapping[str, Extra] | None = None) -> State:
     if held is None or (incoming != held.seen and not st.session_state.get("dirty")):
         held = _adopt(default, defaults, incoming)
         st.session_state[_slot()] = held
+    held.told = False
     return held
 
 
@@ -75,11 +77,9 @@ def _adopt(default: Scenario, defaults: dict[str, Extra], incoming: dict[str, st
     b = _decode({**link.encode(default), **own}, default, notices) if own else default
     a = _decode({**link.encode(b), **pinned}, b, notices) if pinned else b
     read = {k: _typed(incoming[k], v) for k, v in defaults.items() if k in incoming}
-    odd = [f"{k}={incoming[k][:40]}" for k, v in read.items() if v is None]
-    twice = [k[:40] for k in incoming if len(st.query_params.get_all(k)) > 1]
-    for code, keys in (("link_unknown", odd), ("link_repeated", twice)):
-        if keys:
-            notices.append(message(SimError(code, ", ".join(keys), key=", ".join(keys))))
+    odd = [f"{k}={incoming[k]}" for k, v in read.items() if v is None]
+    twice = [k for k in incoming if len(st.query_params.get_all(k)) > 1]
+    notices += [_odd(code, *keys) for code, keys in (("link_unknown", odd), ("link_repeated", twice)) if keys]
     extra = defaults | {k: v for k, v in read.items() if v is not None}
     return State(default, defaults, b, a, extra, incoming, notices)
 
@@ -100,6 +100,17 @@ def _typed(raw: str, default: Extra) -> Extra | None:
         return raw == "1" if isinstance(default, bool) else type(default)(raw)
     except ValueError:
         return None
+
+
+def _odd(code: str, *keys: str) -> str:
+    key = ", ".join(key[:40] for key in keys[:10])
+    return message(SimError(code, key, key=key))
+
+
+def unknown(what: str) -> None:
+    """Say that the link asks for something that this page does not have."""
+    held = current()
+    held.notices = list(dict.fromkeys([*held.notices, _odd("link_unknown", what)]))
 
 
 def address(state: State) -> dict[str, str]:
@@ -223,6 +234,8 @@ def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") 
 
 def end(error: SimError) -> NoReturn:
     """Explain why what is shown cannot run, with ways out, and end the page."""
+    if not current().told:
+        notices()
     explain(error, {})
     publish()
     st.stop()
@@ -282,6 +295,7 @@ def _shown(value: Any) -> str:
 def notices() -> None:
     """Say what was odd about the link and which change was refused, with a repair. Call once, near the controls."""
     held = current()
+    held.told = True
     for notice in dict.fromkeys(held.notices):
         st.info(notice, icon=":material/link:")
     if held.refusal:

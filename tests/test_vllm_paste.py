@@ -36,6 +36,22 @@ def test_a_real_looking_paste_is_read_and_diagnosed_as_its_keeper_says(case):
     assert (got["diagnosis"] or {}).get("code") == (wanted or {}).get("code")
 
 
+WRAPPED = {
+    "a string of JSON": json.dumps, "a quotation": lambda s: "".join(f"> {line}\n" for line in s.split("\n")),
+    "grep -n": lambda s: "".join(f"{n}:{line}\n" for n, line in enumerate(s.split("\n"), 7)),
+    "a report": lambda s: f"<details>\n<summary>output</summary>\n\n```text\n{s}\n```\n</details>\nThanks, it's urgent!\n",
+    "UTF-16": lambda s: s.encode("utf-16"), "Windows": lambda s: s.replace("\r", "").replace("\n", "\r\n"),
+    "HTML": lambda s: s.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;"),
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPED)
+@pytest.mark.parametrize("case", CASES, ids=lambda p: p.stem)
+def test_a_wrapping_does_not_change_what_is_read(case, wrapping):
+    plain, wrapped = diagnose(case.read_text()), diagnose(WRAPPED[wrapping](case.read_text()))
+    assert (wrapped.kind, wrapped.parse) == (plain.kind, plain.parse)
+
+
 SECRETS = {
     "docker": 'docker run -e HF_TOKEN=hf_abcdefghijABCDEFGH1234 -e "OPENAI_API_KEY=sk-proj-abcdefgh12345678" vllm/vllm-openai --model m '
     "--api-key tok-verysecret",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -22,6 +23,7 @@ _EPOCH = re.compile(r"(?<![\d.])(1[5-9]\d{8}(?:\d{3}|\.\d+)?)(?![\d.])")  # s, o
 _CLOCK = re.compile(
     r"(?:(?:(?<!\d)(\d{4})[-/])?(?<!\d)(\d\d)[-/](\d\d)[T ]+)?(?<![\d:])([012]?\d):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)(?!\d)"
 )
+_MARGIN = re.compile(r"(?m)^(?:> ?|[ \t]*\d{1,7}:(?!\d\d[:.]) ?)")
 _JSON_TEXT_KEYS = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body", "content")
 
 _SECRET_NAME = re.compile(
@@ -97,6 +99,9 @@ def decode(data: bytes | str) -> tuple[str, list[Note], str]:
         text = (head.rpartition("\n")[0] or head) + "\n" + (tail.partition("\n")[2] or tail)
     if _ENTITY.search(text):
         text = html.unescape(_BREAK.sub("\n", text))
+    if text.lstrip()[:1] == '"':
+        with suppress(ValueError):
+            text = str(json.loads(text))
     if "\n" not in text.strip() and text.count("\\n") > 1 and not text.startswith("{"):  # a string of a program
         text = text.replace("\\n", "\n").replace('\\"', '"')
     for strange, usual in (("\r\n", "\n"), ("\r", "\n"), ("\ufeff", ""), ("\u200b", ""), ("\u00a0", " "), ("\u3000", " ")):
@@ -125,6 +130,12 @@ def strip_colour(text: str) -> str:
     if "[" not in text:
         return text
     return _BARE_COLOUR.sub("", _ANSI.sub("", text))
+
+
+def strip_margin(text: str) -> str:
+    """Without what stands before every line: the mark of a quotation, the numbers of `grep -n` or of an editor."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return _MARGIN.sub("", text) if all(map(_MARGIN.match, lines)) else text
 
 
 def unwrap_json_lines(text: str) -> tuple[str, bool]:

@@ -25,7 +25,7 @@ from sim.scenario import SimError
 from sim.sentences import Note
 
 from . import logs, metrics, serve
-from .clean import MAX_CHARS, Reading, decode, note, once, scrub, strip_colour, unwrap_json_lines
+from .clean import MAX_CHARS, Reading, decode, note, once, scrub, strip_colour, strip_margin, unwrap_json_lines
 
 _BENCHMARK = re.compile(
     r"(?:time to first token|inter.token latency|(?:request|token) throughput|benchmark duration|(?:mean|median|p\d\d) (?:ttft|tpot|itl|e2el))"
@@ -109,7 +109,7 @@ def diagnose(data: bytes | str) -> Report:
 
 
 def _recognise(text: str) -> Report:
-    text = strip_colour(text)
+    text = strip_margin(strip_colour(text))
     brace = re.search(r"^\s*[{\[]", text[:400_000], re.M)
     special = _json(text[brace.end() - 1 :]) if brace else None
     if special:

@@ -404,7 +404,12 @@ def _load_csv(first: list[str], lines: Iterator[str], wanted: _Wanted) -> _Rows:
     if time is None:
         return _gather_lengths("lengths", blocks(), wanted)
     label = {"ContextTokens": "Azure", "Request tokens": "BurstGPT"}.get(names[prompt].strip(), "CSV")
-    return _gather(label, blocks(), wanted, unit=unit, block=0)
+    return _gather(label, blocks(), wanted, unit=unit, whole=_whole(names[prompt]), block=0)
+
+
+def _whole(prompt: str) -> float:
+    """The unit (s) of whole numbers beside a column of this name: ms where it is Mooncake's."""
+    return 1e-3 if prompt.strip() == "input_length" else 1.0
 
 
 def _load_json(first: list[str], lines: Iterator[str], wanted: _Wanted) -> _Rows:
@@ -460,7 +465,7 @@ def _load_records(records: Iterator[Any], wanted: _Wanted) -> _Rows:
     label = "Qwen-Bailian" if bailian else "Mooncake" if hashed else "JSON lines"
     if t is None:
         return _gather_lengths(label, blocks(), wanted)
-    rows = _gather(label, blocks(), wanted, unit=unit, whole=1.0 if bailian else 1e-3, block=block)
+    rows = _gather(label, blocks(), wanted, unit=unit, whole=1.0 if bailian else _whole(p), block=block)
     if hashed:
         rows.notes.append(Note("shared_blocks", block=block))
     return rows

@@ -364,6 +364,14 @@ def test_the_same_traffic_in_every_way(way):
     assert report.rows == report.used + sum(report.dropped.values())
 
 
+@pytest.mark.parametrize("name, seconds", [("input_length", 0.004), ("Request tokens", 4.0)])
+def test_whole_numbers_are_ms_where_the_names_are_mooncakes_and_else_s(name, seconds):
+    as_csv = f"timestamp,{name},output_length\n" + "".join(f"{t},5,5\n" for t in (0, 1, 4))
+    as_json = "\n".join(json.dumps({"timestamp": t, name: 5, "output_length": 5}) for t in (0, 1, 4))
+    for content in (as_csv, as_json):
+        assert read(content)[0].arrival[-1] == pytest.approx(seconds)
+
+
 def test_an_array_of_results_is_results():
     requests, report = read(json.dumps([BENCH, BENCH]))
     assert len(requests) == 4 and "several_results" in codes(report)

@@ -263,11 +263,11 @@ def runs(state: State, source: Source = lambda scenario: (None, "")) -> tuple[Ru
 def message(what: Any) -> str:
     """A SimError or notice in the visitor's language, by its code; in English where the code has no text."""
     code, params = getattr(what, "code", ""), dict(getattr(what, "params", {}))
+    params |= {k: _literal(str(params[k])) for k in ("given", "key", "columns", "line", "file", "example") if k in params}
     if "field" in params:
         params["name"] = label(str(params["field"]))
     if "why" in params and has(f"trace.{params['why']}"):
         params |= {"what": t(f"trace.{params['why']}", **params), "works": t("trace.works")}
-    params |= {k: _literal(str(params[k])) for k in ("given", "key") if k in params}
     try:
         if has(f"errors.{code}"):
             return t(f"errors.{code}", **{k: _shown(v) for k, v in params.items()})

@@ -29,6 +29,8 @@ KV_FULL = 0.97
 KV_NEAR_FULL = 0.90
 KV_TIGHT = 0.85
 """Shares of the KV pool (0..1) from which it counts as full, nearly full, too tight for a larger batch."""
+SLOW = 1.5
+"""Steps are too long from this multiple of the promised ITL on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Figures:
     samples: int | None = None
     # --- known of a run only
     at_cap: float | None = None  # of the time with a queue: share with running == cap
+    kv_peak: float | None = None  # share of the pool in use at its fullest moment (0..1)
     kv_bound: float | None = None  # ... share in which the pool was short
     budget_bound: float | None = None  # ... share in which the token budget was used up
     queue_share: float | None = None  # share of the time with a queue
@@ -83,7 +86,7 @@ class Figures:
     needed_tokens: int | None = None  # of the largest refused request
     prompt_spread: float | None = None  # p99 / median of prompt lengths
     prompt_p50: float | None = None
-    fits: int | None = None  # requests of typical length that the pool holds
+    carried: float | None = None  # requests running while the pool was full
     step_slow: float | None = None  # ITL p99 / the promised TPOT
     prefill_share: float | None = None  # of scheduled tokens' time: steps with a prefill in them
     full_compute: float | None = None  # compute used within the steps that fill the token budget
@@ -145,8 +148,9 @@ class Figures:
 
     @property
     def room(self) -> int | None:
-        """Requests that would fill the pool to KV_NEAR_FULL."""
-        return int(self.seats * KV_NEAR_FULL / self.kv_usage) if self.seats and self.kv_usage else None
+        """Requests that would fill the pool to KV_NEAR_FULL: at its fullest moment, where that is known."""
+        most = self.kv_peak or self.kv_usage
+        return int(self.seats * KV_NEAR_FULL / most) if self.seats and most else None
 
     @property
     def cause(self) -> str:
@@ -238,9 +242,9 @@ def _more_seats(f: Figures) -> dict[str, Any]:
 
 
 def _fewer_seats(f: Figures) -> dict[str, Any]:
-    """Seats for what the pool holds with a margin."""
-    if f.fits:
-        return {"max_num_seqs": max(1, min(f.fits, int(0.7 * min(f.cap or f.fits, f.running_max or f.fits))))}
+    """Seats for what the pool carries, with a margin."""
+    if f.carried:
+        return {"max_num_seqs": max(1, int(KV_NEAR_FULL * min(f.carried, f.cap or f.carried)))}
     base = f.running or f.cap
     return {"max_num_seqs": max(1, int(0.8 * base))} if base else {}
 
@@ -315,8 +319,8 @@ PARAMS = {
     "running": "running", "waiting": "waiting", "kv": "kv_usage", "cap": "cap", "budget": "token_budget",
     "preemptions": "preemptions", "delta": "preemptions_delta", "rate": "preemptions_per_s", "deferred": "waiting_deferred",
     "slots": "lora_slots", "gen": "gen_tok_s", "compute": "gpu_compute", "busy": "gpu_busy", "host": "host_share",
-    "fits": "fits", "refused": "refused", "needed": "needed_tokens", "requested_tokens": "needed_tokens", "swapped": "swapped",
-    "queue": "queue_mean_s", "spread": "prompt_spread", "slow": "step_slow",
+    "carried": "carried", "refused": "refused", "needed": "needed_tokens", "requested_tokens": "needed_tokens", "swapped": "swapped",
+    "peak": "kv_peak", "queue": "queue_mean_s", "spread": "prompt_spread", "slow": "step_slow",
 }
 """What a sentence may say: name in it -> field of Figures."""
 
@@ -394,15 +398,15 @@ RUN_RULES = (
              measure="preemption_rate lengths"),
     ),
     (
-        Rule(lambda f: f.cause == "cap" and f.kv < KV_TIGHT, "BUDGET_SMALL", cure=_more_seats, promise="queue_mean",
+        Rule(lambda f: f.cause == "cap" and f.kv < KV_TIGHT and (f.room or 0) >= 1.1 * (f.seats or 0), "BUDGET_SMALL", cure=_more_seats, promise="queue_mean",
              others="OVERLOADED HOST_BOUND", measure="gpu preemption_rate"),
-        Rule(lambda f: f.cause == "cap", "KV_FULL_WITH_QUEUE", "", "medium", _more_kv, "queue_mean", "BUDGET_SMALL", "lengths"),
+        Rule(lambda f: f.cause == "cap", "KV_FULL_WITH_QUEUE", "peak", "medium", _more_kv, "queue_mean", "BUDGET_SMALL", "lengths"),
         Rule(lambda f: f.cause == "kv", "KV_FULL_WITH_QUEUE", cure=_more_kv, promise="queue_mean", others="PAST_SWEET_SPOT",
              measure="preemption_rate lengths"),
         Rule(lambda f: f.cause == "budget" and (f.overload or 1) < 1.5 and (f.prompt_spread or 1) > 8 and f.token_budget
              and 3 * (f.prompt_p50 or 1) <= f.token_budget and (f.queue_mean_s or 0) > 0.1,
              "LONG_PROMPTS", "", "medium", _threshold, "ttft_p50", "PREFILL_BOUND OVERLOADED", "lengths"),
-        Rule(lambda f: f.cause == "budget" and not f.saturated and f.token_budget,
+        Rule(lambda f: f.cause == "budget" and not f.saturated and f.token_budget and 2 * (f.step_slow or 0) <= SLOW,
              "PREFILL_BOUND", "run", "medium", _more_budget, "ttft_mean", "OVERLOADED HOST_BOUND", "lengths gpu"),
         Rule(lambda f: f.cause and f.saturated, "OVERLOADED", promise="ttft_mean", others="PREFILL_BOUND", measure="gpu lengths"),
         Rule(lambda f: f.cause, "OVERLOADED", "", "medium", promise="ttft_mean", others="PREFILL_BOUND", measure="gpu lengths"),
@@ -418,7 +422,7 @@ QUIET_RULES = (
     Rule(lambda f: f.kv >= KV_NEAR_FULL, "KV_NEAR_FULL", cure=_more_kv, promise="kv_max", others="PAST_SWEET_SPOT", measure="lengths"),
     Rule(lambda f: (f.host_share or 0) > 0.4 and (f.gpu_compute or 0) < 0.5 and f.queue < 1 and (f.running or 0) >= 2,
          "HOST_BOUND", confidence="medium", promise="itl_mean", others="CLIENT_LIMITED", measure="host gpu"),
-    Rule(lambda f: (f.step_slow or 0) > 1.5 and f.token_budget
+    Rule(lambda f: (f.step_slow or 0) > SLOW and f.token_budget
          and _smaller_budget(f)["max_num_batched_tokens"] < min(f.token_budget, f.step_tokens or 0),
          "BUDGET_LARGE", "", "medium", _smaller_budget, "itl_p99", "OVERLOADED", "latency"),
     Rule(lambda f: f.closed and (f.running or 0) > 1 and (f.gpu_compute or 0) < 0.7,
@@ -554,7 +558,8 @@ def _wanted(code: str, change: dict[str, Any], s: Scenario) -> dict[str, Any]:
         case "HOST_BOUND" if s.tensor_parallel_size > 1:
             return {"tensor_parallel_size": s.tensor_parallel_size // 2, "data_parallel_size": min(64, s.data_parallel_size * 2)}
         case "DP_IMBALANCE":
-            return {"router": "vllm" if s.router != "vllm" else "least_loaded"}
+            better = {"round_robin": "vllm", "vllm": "least_loaded"}
+            return {"router": better[s.router]} if s.router in better else {}
         case "CLIENT_LIMITED" if s.arrival == "closed":
             return {"num_clients": min(5000, 2 * s.num_clients)}
     return change
@@ -674,12 +679,12 @@ def _of_run(run: Run) -> Figures:
     loaded = queue if queued_s > 0 else w > 0
     usage = mean(1 - free, loaded)
     wall = summary.duration_s or 1.0
-    full_flops = float(np.sum(run.step_time.flops(t)[full_budget])) if full_s else 0.0
     return Figures(
         **base,
         running=mean(running, w > 0),
         waiting=mean(waiting, w > 0),
-        kv_usage=usage if queued_s else max(usage, float(1 - free.min())),
+        kv_usage=usage if queued_s else max(usage, summary.kv_max),
+        kv_peak=summary.kv_max,
         preemptions=summary.preemptions,
         preemptions_delta=summary.preemptions,
         preemptions_per_s=summary.preemptions / wall,
@@ -699,10 +704,10 @@ def _of_run(run: Run) -> Figures:
         host_share=float(np.sum(run.step_time.terms(t)["host"])) / busy,
         prompt_p50=float(np.median(prompt)) if len(prompt) else None,
         prompt_spread=float(np.percentile(prompt, 99) / max(1.0, np.median(prompt))) if len(prompt) else None,
-        fits=max(1, int(0.9 * blocks / max(1, need))),
+        carried=mean(running, free < 1 - KV_FULL) if (free < 1 - KV_FULL).any() else None,
         step_slow=(_finite(summary.itl_p99) or 0.0) / s.slo_tpot_s,
         prefill_share=float(w[prefilling].sum()) / busy,
-        full_compute=_finite(full_flops / (run.step_time.peak_flops * full_s)) if full_s else None,
+        full_compute=_finite(float(run.step_time.compute_seconds(t)[full_budget].sum()) / full_s) if full_s else None,
         step_tokens=float(np.percentile(tokens[prefilling], 99)) if prefilling.any() else None,
         running_max=int(running.max()),
         overload=wall / s.duration_s,

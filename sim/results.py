@@ -262,7 +262,7 @@ class Run:
             return 0.0, 0.0, 0.0
         busy = float(t.duration.sum()) / seconds
         try:
-            compute = float(np.sum(model.flops(t))) / (model.peak_flops * seconds)
+            compute = float(np.sum(model.compute_seconds(t))) / seconds
             bandwidth = float(np.sum(model.bytes(t))) / (model.peak_bandwidth * seconds)
         except AttributeError:  # a bare clock has no hardware
             return float("nan"), float("nan"), busy

@@ -162,7 +162,6 @@ class Hardware:
             self.expert_flops = self._peak(self.expert_bytes) * self.shared.expert_narrow
         self.bandwidth = card.bandwidth * fit.bandwidth
         self.link = card.nvlink if scenario.link == "nvlink" and card.nvlink else card.pcie
-        self.peak_flops = self.linear_flops
         self.peak_bandwidth = card.bandwidth * max(fit.bandwidth, fit.kv_bandwidth)
         self.attention = shape.attention_matrices(tp)
         self.dense = shape.mlp_matrices(shape.intermediate, tp)
@@ -437,7 +436,6 @@ class StepTime:
         self.hardware = hardware or _hardware(Scenario(**{name: getattr(scenario, name) for name in _TIMED}))
         shape, hard = self.hardware.shape, self.hardware
         self.block_bytes: int = memory.block_bytes(shape, scenario)
-        self.peak_flops: float = hard.peak_flops
         self.peak_bandwidth: float = hard.peak_bandwidth
         self.jitter: tuple[float, ...] = _jitter(shape, hard, scenario)
         self._lines = hard._decode
@@ -514,28 +512,38 @@ class StepTime:
             out["host"][i] = hard.step(total, hard.host(seqs + chunks)) - total
         return out
 
-    def flops(self, ticks: Ticks) -> Array:
-        """Floating-point operations of one rank per tick: matrices the tokens pass through, and attention."""
+    def _weights(self) -> int:
+        """Values of one rank's matrices that every token passes through: experts and head apart."""
         hard, shape = self.hardware, self.hardware.shape
-        tokens = np.asarray(ticks.decode_seqs) + np.asarray(ticks.prefill_tokens)
-        dense = shape.layers * sum(n * k for n, k in hard.attention)
-        dense += (shape.layers - shape.moe_layers) * sum(n * k for n, k in hard.dense)
-        dense += shape.moe_layers * sum(n * k for n, k in hard.shared_mlp)
-        if shape.moe_layers:
-            share = hard.gathered / hard.ep if hard.ep > 1 else 1 / hard.tp
-            dense += int(shape.moe_layers * shape.experts_per_token * shape.expert_values * share)
-        result: Array = 2.0 * tokens * dense + 2.0 * np.asarray(ticks.sampled) * shape.vocab * shape.hidden / hard.tp
-        pairs = np.asarray(ticks.prefill_pairs) + np.asarray(ticks.decode_context)
-        return result + pairs * hard.pair_flops
+        attention, dense, shared_mlp = (sum(n * k for n, k in m) for m in (hard.attention, hard.dense, hard.shared_mlp))
+        return shape.layers * attention + (shape.layers - shape.moe_layers) * dense + shape.moe_layers * shared_mlp
+
+    def _attended(self, pairs: Any, queries: Any) -> Array:
+        """(query, key) pairs of the mean layer: in those with a sliding window a query sees no more than that."""
+        shape = self.hardware.shape
+        windowed = shape.sliding_layers / shape.layers
+        result: Array = pairs * (1 - windowed) + np.minimum(pairs, queries * shape.sliding_window) * windowed
+        return result
+
+    def compute_seconds(self, ticks: Ticks) -> Array:
+        """Seconds per tick that its FLOPs take at the rates the kernels attain: never more than the tick's duration."""
+        hard, shape = self.hardware, self.hardware.shape
+        decode, prefill = np.asarray(ticks.decode_seqs), np.asarray(ticks.prefill_tokens)
+        tokens, wide = decode + prefill, hard.card.tflops_bf16 * 1e12 * hard.fitted.flops
+        head = np.asarray(ticks.sampled) * shape.vocab * shape.hidden / hard.tp
+        share = hard.gathered / hard.ep if hard.ep > 1 else 1 / hard.tp
+        visited = shape.moe_layers * shape.experts_per_token * shape.expert_values * share
+        pairs = self._attended(np.asarray(ticks.prefill_pairs), prefill) + self._attended(np.asarray(ticks.decode_context), decode)
+        matrices = tokens * (self._weights() / hard.linear_flops + visited / hard.expert_flops) + head / wide
+        result: Array = 2.0 * matrices + pairs * hard.pair_s
+        return result
 
     def bytes(self, ticks: Ticks) -> Array:
         """Bytes one rank moves per tick: weights (of experts, those touched) once a step, KV read and written."""
         hard, shape = self.hardware, self.hardware.shape
-        tokens = np.asarray(ticks.decode_seqs) + np.asarray(ticks.prefill_tokens)
-        dense = shape.layers * sum(n * k for n, k in hard.attention)
-        dense += (shape.layers - shape.moe_layers) * sum(n * k for n, k in hard.dense)
-        dense += shape.moe_layers * sum(n * k for n, k in hard.shared_mlp)
-        weights = np.full(len(tokens), dense * hard.linear_bytes + shape.vocab * shape.hidden * 2.0 / hard.tp)
+        decode, prefill = np.asarray(ticks.decode_seqs), np.asarray(ticks.prefill_tokens)
+        tokens = decode + prefill
+        weights = np.full(len(tokens), self._weights() * hard.linear_bytes + shape.vocab * shape.hidden * 2.0 / hard.tp)
         if shape.moe_layers:
             sizes, where = np.unique(tokens, return_inverse=True)
             touched = np.array(
@@ -546,10 +554,8 @@ class StepTime:
             )
             values = shape.expert_values / (1 if hard.ep > 1 else hard.tp)
             weights = weights + shape.moe_layers * touched[where] * values * hard.expert_bytes
-        result: Array = np.where(tokens > 0, weights, 0.0)
-        result = (
-            result + (np.asarray(ticks.decode_context) + np.asarray(ticks.prefill_context) + tokens) * hard.kv_bytes
-        )
+        read = self._attended(np.asarray(ticks.decode_context), decode) + np.asarray(ticks.prefill_context)
+        result: Array = np.where(tokens > 0, weights, 0.0) + (read + tokens) * hard.kv_bytes
         return result
 
 

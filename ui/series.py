@@ -67,7 +67,7 @@ def utilisation(run: Run, kind: str = "compute", count: int = WINDOWS) -> tuple[
     if kind == "busy":
         worth = ticks.duration
     elif kind == "compute":
-        worth = np.asarray(model.flops(ticks)) / model.peak_flops
+        worth = np.asarray(model.compute_seconds(ticks))
     else:
         worth = np.asarray(model.bytes(ticks)) / model.peak_bandwidth
     # A step's worth is spread over its duration: the integral up to each edge, then differences.

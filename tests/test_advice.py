@@ -113,6 +113,23 @@ def draw(rng):
     )
 
 
+def test_advice_that_is_followed_does_not_lead_in_a_circle():
+    rng = random.Random(5)
+    for _ in range(40):
+        scenario, been = draw(rng), []
+        while len(been) < 6 and scenario not in been:
+            been.append(scenario)
+            try:
+                run = simulate(scenario)
+            except SimError:
+                break
+            if not (change := changes(advise(Figures.of(run))[0], scenario)):
+                break
+            scenario = scenario.but(**change)
+        else:
+            assert scenario not in been, [s.max_num_seqs for s in been]
+
+
 def test_in_200_unhealthy_runs_the_action_improves_what_it_promised_in_nine_of_ten():
     rng = random.Random(20)
     tried = kept = 0

@@ -118,7 +118,8 @@ def tiles(b: Scenario) -> None:
 def climb(flow: lesson.Flow) -> None:
     b = flow.s.b
     at = max((i for i, n in enumerate(LADDER) if n <= b.max_num_seqs), default=0)
-    runs = {n: s for n in (LADDER if flow.revealed else LADDER[: at + 1]) if (s := measure(b.but(max_num_seqs=n)))}
+    steps = LADDER if flow.revealed else LADDER[: at + 1]
+    runs = {n: s for n in steps if (s := measure(b.but(max_num_seqs=n, max_num_batched_tokens=max(n, b.max_num_batched_tokens))))}
     if LADDER[at] not in runs:
         st.warning(t("sweet_spot.no_run"))
         return

@@ -199,14 +199,14 @@ def back_to_a() -> None:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
-MOST_TICKS = 1_000_000  # of a run on a page: about 10 s, and 160 MB in the cache
+MOST_TICKS = 1_000_000  # of a run on a page, of all replicas: about 10 s, and 160 MB in the cache
 
 
 @st.cache_resource(max_entries=24, show_spinner=False)
 def _run(key: str, upload: str, _scenario: Scenario, _requests: Requests | None) -> Run | SimError:
     """One run per codec string, whoever asks: concurrent askers wait for the first. Shared: never write to it."""
     try:
-        run = simulate(_scenario, _requests, most_ticks=MOST_TICKS)
+        run = simulate(_scenario, _requests, most_ticks=MOST_TICKS // _scenario.data_parallel_size)
     except SimError as error:
         return error.with_traceback(None)  # which would keep alive the frames of whoever asked
     if len(run.ticks):

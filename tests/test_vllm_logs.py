@@ -87,6 +87,11 @@ def test_a_hit_rate_of_nan_is_unknown():
             "STARTUP_TP_HEADS",
         ),
         ("api_server.py: error: unrecognized arguments: --max-concurrency 20", "STARTUP_UNKNOWN_FLAG"),
+        ("RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}", "STARTUP_OTHER"),
+        ("vllm: error: argument --max-num-seqs: invalid int value: '1k'", "STARTUP_OTHER"),
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "STARTUP_KV_TOO_SMALL"),
+        ("ValueError: The decoder prompt (length 40000) is longer than the maximum model length of 32768.", "NEVER_FITS"),
+        ("Input prompt (9000 tokens) is too long and exceeds limit of 8192", "NEVER_FITS"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB.", "STARTUP_OOM"),
     ],
 )
@@ -121,3 +126,7 @@ def test_memory_at_start_up_in_the_words_of_three_versions():
         "INFO 02-13 10:00:00 worker.py:267] model weights take 14.99GiB; the rest of the memory reserved for KV Cache is 54.91GiB."
     )
     assert report.parse["config"] == {"gpu_memory_utilization": 0.9, "weights_gib": 14.99, "available_kv_gib": 54.91}
+
+
+def test_a_flag_that_is_not_known_is_named_without_its_value():
+    assert diagnose("vllm: error: unrecognized arguments: --max-concurrency 64").parse["flag"] == "--max-concurrency"

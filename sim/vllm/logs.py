@@ -142,8 +142,11 @@ _ERRORS: tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...] = (
     ),
     ("port_taken", re.compile(r"\[Errno98\]|addressalreadyinuse", re.I), ()),
     ("prompt_too_long", _field(r"maximum context length is <n> tokens"), ("max_model_len",)),
+    ("prompt_too_long", _field(r"maximum model length of <n>"), ("max_model_len",)),
+    ("prompt_too_long", _field(r"too long and exceeds (?:the )?(?:limit|capacity) of (?:block_manager)?<n>"), ("max_model_len",)),
     ("oom", re.compile(r"CUDAoutofmemory|OutOfMemoryError|HIPoutofmemory"), ()),
-    ("other", _field(r"Engine ?Core (?:initialization failed|failed to start|encountered a fatal error)"), ()),
+    ("other", _field(r"(?i:engine ?core (?:initialization failed|failed to start|encountered|proc)|engine process failed|EngineDeadError)"), ()),
+    ("other", _field(r"validation error for \w*Config|error: argument --"), ()),
 )
 _SUGGESTED = _field(r"estimated maximum model length is <n>")
 _PREEMPTED = _field(r"preempted by (?:PreemptionMode\.)?(SWAP|RECOMPUTE) mode")
@@ -153,7 +156,7 @@ _MARKS = re.compile(
     r"|Available KV cache memory|max seq len|out of memory|OutOfMemoryError|PreemptionMode|cumulative_preemption|EngineCore|\[loggers\.py"
     r"|unrecognized arguments|memory for the cache blocks|GPU memory utilization|GatedRepoError|must be divisible by tensor"
     r"|derived max_model_len|Retract requests|retracted_reqs|max_total_num_tokens=|max_num_batched_tokens \(\d|VllmWorker|Prefix cache hit rate"
-    r"|maximum context length|[Aa]ddress already in use|gated repo|World size|required GPUs|valid model identifier"
+    r"|maximum (?:context|model) length|too long and exceeds|[Ee]ngine ?(?:[Cc]ore )?(?:init|proc)|EngineDeadError|Not enough memory|error for \w*Config|error: argument --|[Aa]ddress already in use|gated repo|World size|required GPUs|valid model identifier"
     r"|gpu_memory_utilization \(|model weights take|[Mm]odel (?:loading|weights) took|(?i:# ?(?:cuda|rocm) blocks)|Chunked prefill is enabled|non-default args|args: Namespace\(|with config:"
 )
 
@@ -301,6 +304,9 @@ def read(text: str) -> Reading:
                 parse[key] = raw if number is None else _tidy(number)
                 if key.endswith("_gib") and number is not None:
                     parse[key] = number
+            flag = re.search(r"arguments:\s+(--?[\w-]+)", record)  # with the blank that ends it
+            if name == "unknown_flag" and flag:
+                parse["flag"] = flag[1]
             suggested = _SUGGESTED.search(bare)
             if suggested:
                 parse["suggested_max_model_len"] = int(suggested[1].replace(",", ""))

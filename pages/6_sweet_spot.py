@@ -100,7 +100,10 @@ def searched(key: str, _base: Scenario, limits: tuple[tuple[str, float], ...]) -
 
 
 def found_by_search(b: Scenario, **limits: float) -> Answer | None:
-    base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
+    try:
+        base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
+    except SimError:  # prompts that must fit whole
+        return None
     with st.spinner(t("sweet_spot.searching")):
         return searched(state.run_key(base), base, tuple({**NO_PREEMPTION, **limits}.items()))
 
@@ -116,10 +119,9 @@ def tiles(b: Scenario) -> None:
 
 
 def climb(flow: lesson.Flow) -> None:
-    b = flow.s.b
+    b = flow.s.b.but(max_num_batched_tokens=max(LADDER[-1], flow.s.b.max_num_batched_tokens))
     at = max((i for i, n in enumerate(LADDER) if n <= b.max_num_seqs), default=0)
-    steps = LADDER if flow.revealed else LADDER[: at + 1]
-    runs = {n: s for n in steps if (s := measure(b.but(max_num_seqs=n, max_num_batched_tokens=max(n, b.max_num_batched_tokens))))}
+    runs = {n: s for n in (LADDER if flow.revealed else LADDER[: at + 1]) if (s := measure(b.but(max_num_seqs=n)))}
     if LADDER[at] not in runs:
         st.warning(t("sweet_spot.no_run"))
         return
@@ -159,7 +161,7 @@ def climb(flow: lesson.Flow) -> None:
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
     answer = found_by_search(b)
     explain = [verdict(b, stop, runs)]
-    if answer and answer.feasible and best:
+    if answer and answer.feasible and best and runs[best].qps:
         explain.append(against(answer, best, runs[best], b))
     note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
     if b.preemption_mode == "swap":

@@ -342,8 +342,9 @@ def from_csv(text: str) -> str:
 
 
 def _share(cell: str) -> str:
-    """"42%" -> "0.42"."""
-    return re.sub(r"^([\d.]+) ?%$", lambda m: str(float(m[1]) / 100), cell.strip())
+    """"42%" -> "0.42", "1,024" -> "1024"."""
+    cell = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", cell.strip())
+    return re.sub(r"^(\d+\.?\d*) ?%$", lambda m: str(float(m[1]) / 100), cell)
 
 
 # ---------------------------------------------------------------------------------------------- samples -> figures

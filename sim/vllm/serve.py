@@ -112,7 +112,7 @@ def _expand(words: list[str], env: dict[str, str], reading: Reading) -> list[str
         reading.warnings.append(note("not_set", name=name[:60]))
         return match[0][:200]
 
-    pattern = re.compile(r"\$\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^}$]{0,200}))?\}|\$([A-Za-z_]\w*)")
+    pattern = re.compile(r"\$\{(\w+)(?:\[[@*]\])?(?::?-([^}$]{0,200}))?\}|\$([A-Za-z_]\w*)")
     out: list[str] = []
     for word in words:
         full = pattern.sub(value, word) if "$" in word else word
@@ -441,7 +441,7 @@ def _from_shell(text: str, reading: Reading) -> dict[str, Any] | None:
                 _take_env(word, env, reading)
             continue
         if words[0] in ("export", "set", "setenv") or all(_ENV.match(w) for w in words):
-            for word in words:
+            for word in _expand(words, env, Reading({})):
                 _take_env(word, env, reading)
             continue
         words = _expand(words, env, reading)

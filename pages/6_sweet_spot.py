@@ -99,6 +99,14 @@ def searched(key: str, _base: Scenario, limits: tuple[tuple[str, float], ...]) -
         return None
 
 
+def begun(b: Scenario, **changes: Any) -> Scenario:
+    """Where a map or a search begins; where prompts must fit whole and no budget holds them, the page ends there."""
+    try:
+        return b.but(**changes)
+    except SimError as error:
+        state.end(error)
+
+
 def found_by_search(b: Scenario, **limits: float) -> Answer | None:
     try:
         base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
@@ -302,7 +310,7 @@ def atlas(flow: lesson.Flow) -> None:
         size = int(pick("cells", list(SIZES), lambda n: f"{n} × {n}"))
     axes = {name: values_of(name, size) for name in names}
     memory = {"num_gpu_blocks_override": 0} if "gpu_memory_utilization" in axes and "num_gpu_blocks_override" not in axes else {}
-    base = b.but(**memory, **{name: values[0] for name, values in axes.items()})
+    base = begun(b, **memory, **{name: values[-1] for name, values in axes.items()})
     job = sweep_map.job("map", f"{state.run_key(base)}|{size}|{'|'.join(axes)}", begin=True)
     made = [tried.changes for tried in job.runs]
     missing = [changes for changes in every(axes) if changes not in made]
@@ -380,7 +388,7 @@ def hunt(flow: lesson.Flow) -> None:
                                                for name, values in ranges.items()]})
         st.caption(t("sweet_spot.search_space", total=f"{total:,}"))
         return lesson.end(flow)
-    base = b.but(**{name: values[0] for name, values in SEARCHED.items()}, **ranges["split"][0])
+    base = begun(b, **{name: values[0] for name, values in SEARCHED.items()}, **ranges["split"][0])
     job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}", begin=True)
     limits = {**NO_PREEMPTION, "ttft_p99": b.slo_ttft_s, "itl_p99": b.slo_tpot_s}
 

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sim.scenario import Scenario
-from ui import controls, dashboard, exports, frame, narration, state, traffic
+from ui import controls, dashboard, exports, frame, narration, state, terms, traffic
 from ui.text import language, t
 
 DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
@@ -130,8 +130,8 @@ def what_if() -> None:
 
 def figures(b: object, a: object | None, error: float, why: str) -> None:
     wanted = [
-        ("qps", "req/s", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("gpu_compute", "%", 1),
-        ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "req/s", 1),
+        ("qps", "req/s", 1), ("ttft_p99", "s", -1), ("itl_p99", "s", -1), ("tpot_p99", "s", -1), ("gpu_compute", "%", 1),
+        ("running_max", "", 0), ("waiting_mean", "", -1), ("kv_max", "%", 0), ("preemptions", "", -1), ("goodput_qps", "req/s", 1),
     ]
     frame.tiles(((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted), error, why)
 
@@ -157,6 +157,8 @@ with stage, st.container(key="stage"):
                icon=":material/show_chart:")
     st.caption(" ".join([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
+    terms.explain("max_num_seqs", "max_num_batched_tokens", "kv_pool", "expert_skew", "waiting", "running", "preemption", "ttft", "itl",
+                  "tpot", "e2e", "p99", "goodput_qps", "gpu_compute", "gpu_bandwidth", "gpu_busy", "slo")
     st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
     st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
     exports.copy_link(s)

@@ -82,20 +82,20 @@ CSS = """<style>
 @media (min-width:641px){.stMain{--fit:clamp(240px,100vh - 17rem,46vh)}.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 30rem,46vh)}
 .stMain [class*=st-key-fit_],[data-testid=stLayoutWrapper]:has(>.st-key-fit_covered){height:var(--fit);flex-basis:auto!important}}
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
-.if-tile{padding:.55rem .65rem .5rem;background:var(--if-paper);min-width:0}
+.if-tile{padding:.5rem .55rem .45rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.3rem}
-.if-tile .v{font-size:1.35rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
+.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.2rem}
+.if-tile .v{font-size:1.25rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
 .if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
-.if-tile .d{font-size:.8rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
+.if-tile .d{font-size:.75rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
 .if-tile>.d{white-space:normal;line-height:1.3}.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.45}
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
-@media (max-width:640px){.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
+@media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
 %s</style>"""
-PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76;width:14.5rem!important}
+PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;width:14.5rem!important}
 .stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}
 .stMain .block-container{padding:.6rem 1.2rem 1rem;max-width:none}
 .stMain [data-testid=stVerticalBlock]{gap:.4rem}.stMain [data-testid=stHorizontalBlock]{gap:1rem}.stMain h1{font-size:1.15rem}
@@ -103,7 +103,8 @@ PROJECTOR = """html{font-size:21px!important}.stSidebar{zoom:.76;width:14.5rem!i
 .st-key-told p{font-size:.9rem;line-height:1.4}.st-key-told [data-testid=stVerticalBlock]{gap:.2rem}
 .stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd,.stMain .st-key-lesson_show{display:none}
 .stMain .stButton button{min-height:1.9rem;padding:.05rem .6rem}
-@media (min-width:641px){.stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
+@media (min-width:641px){.stMain [class*=st-key-lesson_scene_]{padding-right:4.2rem}.stMain [class*=st-key-lesson_scene_] button{padding:.05rem .24rem}
+.stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading h1{clip-path:inset(50%);position:absolute}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-actions [data-testid=stPopover] p{display:none}}
 """
@@ -219,7 +220,7 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
     cells = []
     for name, b, a, unit, sense in entries:
         delta = ""
-        if a is not None and a != b and b == b and a == a:
+        if a is not None and a != b and b == b and a == a and not _difference(b, a, unit).startswith("0.0"):
             kind = "" if not sense else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
             sign = "▲" if b > a else "▼"
             tip = f"A: {text.value(a, unit)}"
@@ -228,6 +229,8 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
         if error and unit == "s":
             tip, off = f"{tip}\n± {why}", f" ±{error * 100:.0f}%"
         figure, _, behind = text.value(b, unit).partition(" ")
+        if unit not in ("s", "%", ""):  # there is room for it above
+            off, behind = f" {behind}", ""
         cells.append(
             f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}{off}</div>"
             f"<div class='r'><span class='v'>{html.escape(figure)}<small> {html.escape(behind)}</small></span><span class='d'>{delta}</span></div></div>"

@@ -13,7 +13,7 @@ from ui.controls import option
 from ui.text import count, has, language, percent, seconds, t, value
 
 FIGURES = (
-    ("qps", "req/s", 0.02), ("ttft_p99", "s", 0.05), ("itl_p99", "s", 0.05), ("gpu_compute", "%", 0.03),
+    ("qps", "req/s", 0.02), ("ttft_p99", "s", 0.05), ("e2e_p99", "s", 0.05), ("itl_p99", "s", 0.05), ("gpu_compute", "%", 0.03),
     ("waiting_mean", "", 0.1), ("kv_max", "%", 0.05), ("preemptions", "", 0.0),
 )
 """Figures a sentence may speak of, in this order: name, unit, relative change below which it is not worth a word."""
@@ -34,7 +34,10 @@ def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, 
         if was != now:
             direction = "rose" if after > before else "fell"
             said.append(t(f"narration.{direction}", figure=t(f"narration.figure.{name}"), a=was, b=now))
-    effects = t("narration.and").join(said[:most]) if said else t("narration.nothing")
+    seats = min(scenario_a.max_num_seqs, scenario_b.max_num_seqs)
+    unused = scenario_a.max_num_seqs != scenario_b.max_num_seqs and max(a.running_max, b.running_max) < seats
+    nothing = t("narration.seats_unused", n=value(b.running_max), seats=value(seats)) if unused else t("narration.nothing")
+    effects = t("narration.and").join(said[:most]) if said else nothing
     sentences = [t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects)]
     if b.preemptions and not a.preemptions:
         sentences.append(t("narration.preemption_began", kv=value(b.kv_max, "%"), n=value(b.preempted_requests)))

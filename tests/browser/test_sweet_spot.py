@@ -51,7 +51,7 @@ def test_a_click_on_a_cell_takes_its_settings(server: str, page: Page) -> None:
 def test_the_curves_of_a_and_b_of_the_playground_stand_beside_static_batching(server: str, page: Page) -> None:
     case = Scenario(duration_s=20.0, output_tokens=64, max_num_seqs=16)
     page.goto(f"{server}/playground?{urlencode(encode(case.but(max_num_seqs=64)))}&a.ms=16&lang=en")
-    page.get_by_role("link", name="the curve of A and B").click()
+    page.get_by_role("link", name="Latency against load, A and B").click()
     page.wait_for_url(re.compile("sweet_spot.*p=knee.reveal"))
     expect(page.locator(".st-key-told")).to_contain_text("max_num_seqs 16 → 64 moves the knee from", timeout=60_000)
     picture = page.locator(".js-plotly-plot").first

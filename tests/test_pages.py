@@ -25,6 +25,8 @@ ODD = [
     ("4_experts", "mo=Llama-3.1-8B"), ("5_parallelism", "gm=0.05"), ("app", "p=few.reveal&gm=0.05"), ("app", "p=eight.reveal&nr=5"),
     ("app", "p=stream.reveal&rr=0.01&du=0.1"), ("6_sweet_spot", "p=first.reveal&gm=0.05"), ("6_sweet_spot", "p=search.ask&gpus=abc"),
     ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=max_num_seqs&cells=4"), ("6_sweet_spot", "p=map.reveal&across=foo&up=foo&cells=3"),
+    ("6_sweet_spot", "p=climb.reveal&cp=0&mt=131072&ml=32768"), ("6_sweet_spot", "p=climb.reveal&ms=1&mt=1"),
+    ("6_sweet_spot", "p=climb.reveal&pt=1000000"), ("6_sweet_spot", "p=map.reveal&cp=0&mt=131072&ml=32768"),
     ("6_sweet_spot", "p=knee.reveal&gm=0.05"), ("7_diagnose", "case=none&n=0&cause=x&act=y"), ("1_be_the_scheduler", "p=x.y&v=2&ms=nan"),
 ]
 

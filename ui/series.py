@@ -105,16 +105,6 @@ def latency(run: Run, what: str = "ttft", share: float = 0.99, count: int = WIND
     return (edges[:-1] + edges[1:]) / 2, y
 
 
-def tokens(run: Run, count: int = WINDOWS) -> tuple[Any, Any, Any]:
-    """Tokens per s a window: (x, prefill, decode)."""
-    edges = windows(run, count)
-    width = np.diff(edges)
-    middle = run.ticks.start + run.ticks.duration / 2
-    prefill = np.histogram(middle, edges, weights=run.ticks.prefill_tokens)[0] / width
-    decode = np.histogram(middle, edges, weights=run.ticks.decode_seqs)[0] / width
-    return (edges[:-1] + edges[1:]) / 2, prefill, decode
-
-
 def ttft_split(run: Run, share: float = 0.99) -> tuple[float, float]:
     """TTFT of the requests around its percentile, split: (queue, prefill) in s, means of the 2% of requests around it."""
     took = run.first_token - run.arrival

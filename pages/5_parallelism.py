@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from sim import catalog, link
+from sim import catalog
 from sim.engine import simulate
 from sim.memory import plan
 from sim.results import Summary
@@ -18,6 +18,7 @@ from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.text import count, percent, seconds, t
 
 GPUS, GIB = 8, 2**30
+MOST_USD = 1000.0  # a card and hour
 LAYOUTS = (1, 2, 4, 8)  # tensor_parallel_size; the cards that are left make copies
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOLD = (1, 8, 64, 256)  # users whose TPOT is written out
@@ -66,10 +67,6 @@ class Figures:
     def step(self) -> float:
         return sum(self.parts.values())
 
-    @property
-    def cost(self) -> float:
-        return catalog.cost_per_million(self.scenario, self.summary.output_tok_s)
-
 
 def laid_out(scenario: Scenario, tp: int, users: int) -> Scenario:
     """The scenario on eight cards cut into engines of `tp`, with so many users and four requests of each."""
@@ -92,7 +89,7 @@ def measure(key: str, _scenario: Scenario) -> Figures | SimError:
 
 def look(scenario: Scenario, tp: int, users: int) -> Figures | SimError:
     one = laid_out(scenario, tp, users)
-    return measure("&".join(link.encode(one).values()), one)
+    return measure(state.run_key(one), one)
 
 
 def name(tp: int) -> str:
@@ -114,6 +111,15 @@ def crossings(users: Any, lines: dict[int, Any]) -> list[tuple[int, int, float]]
     return found
 
 
+def pick_price() -> None:
+    """What a card costs an hour: the catalogue's default until the visitor says something else."""
+    st.session_state["w_parallel_usd"] = price
+    st.number_input(
+        t("parallelism.knob_price"), 0.01, MOST_USD, step=0.1, format="%.2f", key="w_parallel_usd", width=220,
+        on_change=lambda: state.change(usd=st.session_state["w_parallel_usd"]),
+    )
+
+
 def pick_model() -> None:
     b = state.current().b
     here = (b.model, b.gpu)
@@ -133,8 +139,10 @@ def pick_model() -> None:
 with frame.page("parallel"):
     terms.explain("tensor_parallel_size", "data_parallel_size", "all_reduce", "link", "kv_pool", "tpot", "output_tok_s", "step", "expert",
                   "gpu_memory_utilization")
-flow = lesson.begin("parallelism", SCENES)
+flow = lesson.begin("parallelism", SCENES, extra={"usd": 0.0})
 b, a = flow.s.b, flow.s.a
+usd = float(flow.s.extra["usd"])
+price = usd if 0.0 < usd <= MOST_USD else catalog.gpu(b.gpu).price
 shape, users = catalog.model(b.model), b.num_clients
 alone, crowd = ((t(f"parallelism.try_{n}"), {"num_clients": k, "num_requests": 4 * k}) for n, k in (("one", 1), ("many", 256)))
 models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
@@ -244,7 +252,8 @@ def told() -> str:
         best, worst = (pick(fit, key=lambda tp: fit[tp].summary.output_tok_s) for pick in (max, min))
         return t(
             "parallelism.reveal", users=users, **{f"{key}{what}": value for key, tp in (("best", best), ("worst", worst)) for what, value in (
-                ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)), ("_cost", fit[tp].cost))},
+                ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)),
+                ("_cost", catalog.cost_per_million(fit[tp].scenario, fit[tp].summary.output_tok_s, price)))},
         ).replace("$", r"\$")
     if flow.name == "alone":
         fast, slow = (pick(fit, key=lambda tp: fit[tp].summary.tpot_mean) for pick in (min, max))
@@ -297,7 +306,7 @@ def communication() -> str:
 def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
     said = [comparison()]
     if flow.name == "layout":
-        said += [copies(lines), communication(), t("parallelism.price", price=catalog.gpu(b.gpu).price).replace("$", r"\$")]
+        said += [copies(lines), communication(), t("parallelism.price", price=price).replace("$", r"\$")]
     elif flow.name == "alone":
         said += [table(lines), t("parallelism.crossing_note", crossings="; ".join(
             t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing"))]
@@ -327,6 +336,8 @@ else:
     then = {"layout": pcie[1], "alone": crowd[1], "kv": models[-1][1]}[flow.name]
     lesson.end(flow, explain=told(), note=explain(lines, cross), then=(t(f"parallelism.{flow.name}_then"), then),
                run=state.run(own) if flow.step == "next" and b.tensor_parallel_size in fit else None)
+    if flow.name == "layout":
+        pick_price()
     for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):
         with column:
             draw()

@@ -187,3 +187,11 @@ def test_under_the_hood_shows_no_unknown_as_a_figure():
         assert not app.exception
         assert "nan" not in words(app).lower()
         assert app.dataframe or app.table
+
+
+def test_a_tokens_price_follows_the_price_of_a_card() -> None:
+    def per_million(**address: str) -> list[float]:
+        return [float(usd) for usd in re.findall(r"\\\$([\d.]+) per million|\\\$([\d.]+)\.$", words(page("5_parallelism", p="layout.reveal", **address)))[0] if usd]
+
+    assert per_million(usd="20")[0] == pytest.approx(2 * per_million(usd="10")[0], rel=0.01)
+    assert per_million(usd="-3") == per_million() == per_million(usd="nan")

@@ -71,7 +71,9 @@ def draw_tokens(flow: Flow) -> None:
     lesson.bench(flow, {"max_num_batched_tokens": BUDGETS},
                  [(f"{n:,}", {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)])
     b, a = state.runs(flow.s)
-    each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in BUDGETS]
+    least = max(flow.s.b.max_num_seqs, 0 if flow.s.b.enable_chunked_prefill else flow.s.b.max_model_len)
+    budgets = [n for n in BUDGETS if n >= least] or [flow.s.b.max_num_batched_tokens]
+    each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in budgets]
     words = narration.figures(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
     shown = [("A", a)] if not flow.revealed else [("", b)] if a is b else [("A", a), ("B", b)]
     error, why = narration.error(flow.s.b.gpu)
@@ -80,7 +82,7 @@ def draw_tokens(flow: Flow) -> None:
         with place:
             charts.curve(
                 t(f"two_budgets.{name}_title"),
-                [charts.Line(BUDGETS, middle, "idle", "P50", dotted=True), charts.Line(BUDGETS, tail, colour, "P99", error=error)]
+                [charts.Line(budgets, middle, "idle", "P50", dotted=True), charts.Line(budgets, tail, colour, "P99", error=error)]
                 if flow.revealed else [],
                 x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
                 marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)

@@ -180,7 +180,7 @@ def draw_mode(flow: Flow) -> None:
         (t(f"kv_pool.mode_preset_{k}"), {"pcie_gb_s": g}) for k, g in (("slow", 3.0), ("today", 25.0), ("fast", 100.0))])
     swap = flow.s.b.but(preemption_mode="swap")
     recompute = state.run(swap.but(preemption_mode="recompute"))
-    cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=256))
+    cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=min(256, swap.max_num_batched_tokens)))
     each = [state.run(swap.but(pcie_gb_s=g)) for g in LINKS]
     now = state.run(swap)
     error, why = narration.error(swap.gpu)

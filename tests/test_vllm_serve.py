@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim import catalog
 from sim.scenario import SETTINGS, Scenario, SimError
 from sim.vllm import export, serve
 from sim.vllm.paste import diagnose
@@ -194,3 +195,10 @@ def test_the_engines_own_line_tells_its_settings():
         "model": "Qwen/Qwen3-8B", "dtype": "bfloat16", "max_model_len": 8192, "tensor_parallel_size": 2, "kv_cache_dtype": "fp8",
         "enable_prefix_caching": True,
     }
+
+
+def test_a_model_of_ones_own_is_a_path_to_fill_in_and_no_code_of_ours():
+    config = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "_name_or_path": "me/mine"}
+    line = export.command_line(Scenario(model=catalog.model_from_config(json.dumps(config))))
+    assert "PATH/TO/" in str(line) and "~" not in str(line) and "model" in dict(line.not_expressible)

@@ -82,13 +82,13 @@ class CommandLine:
 
 
 def hub_name(model: str) -> str:
-    """The model's name on the hub, as far as the catalogue knows it."""
+    """The model's name on the hub, as far as the catalogue knows it; for a visitor's own a path to be filled in."""
     try:
-        source = catalog.model(model).source
+        known = catalog.model(model)
     except (SimError, ValueError, KeyError):
         return model
-    found = re.search(r"huggingface\.co/([\w.\-]+/[\w.\-]+)", source)
-    return found[1] if found else model
+    found = re.search(r"huggingface\.co/([\w.\-]+/[\w.\-]+)", known.source)
+    return found[1] if found else model if model in catalog.models() else f"PATH/TO/{known.name}"
 
 
 def command_line(scenario: Scenario) -> CommandLine:
@@ -113,6 +113,8 @@ def command_line(scenario: Scenario) -> CommandLine:
         if name == "num_redundant_experts":
             words.append("--enable-eplb")
     lost = [(n, getattr(s, n)) for n in _WHAT_IF if getattr(s, n) != SETTINGS[n].default]
+    if s.model not in catalog.models():
+        lost.append(("model", catalog.model(s.model).name))
     if s.router != "vllm" and s.data_parallel_size > 1:
         lost.append(("router", s.router))
     return CommandLine(tuple(words), tuple(lost))

@@ -129,6 +129,7 @@ def preemption(key: str, _s: Scenario) -> pool.Preemption | None:
 
 def first_victim(s: Scenario) -> dict[str, str]:
     """What the first preemption of a scenario takes and gives, in words; {} if there is none."""
+    state.run(s)  # explains what cannot start
     p = preemption(state.run_key(s), s)
     if p is None:
         return {}
@@ -148,7 +149,7 @@ def draw_blocks(flow: Flow) -> None:
         t("kv_pool.blocks_step"), -60, 60, key=key, on_change=lambda: state.change(k=st.session_state[key]))}, [
         *((t(f"kv_pool.blocks_at_{name}"), {"k": k}) for name, k in (("fill", -60), ("before", -1), ("out", 0), ("gone", 60))),
         *((controls.option("victim", v), {"victim": v}) for v in VICTIMS[::2])])
-    p, words = preemption(state.run_key(flow.s.b), flow.s.b), first_victim(flow.s.b)
+    words, p = first_victim(flow.s.b), preemption(state.run_key(flow.s.b), flow.s.b)
     if p is None:
         st.info(t("kv_pool.blocks_none"))
         return

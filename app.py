@@ -172,7 +172,7 @@ def draw_few(flow: Flow) -> None:
     total = [sum(values[name][i] for name in values) / 1e3 for i in range(len(USERS))]
     gain = qps_c[at] / qps_s[at] - 1
     lesson.end(flow, explain=t(
-        "start.few_explain", users=now, qps_s=count(qps_s[at]), qps_c=count(qps_c[at]), gain=f"{100 * gain:+.0f}%",
+        "start.few_explain" if gain < 0.05 else "start.few_explain_gain", users=now, qps_s=count(qps_s[at]), qps_c=count(qps_c[at]), gain=f"{100 * gain:+.0f}%",
         fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(total[0]),
         step64=seconds(total[-1]), per64=seconds(total[-1] / USERS[-1]),
     ), note=lesson.says(t("start.few_honest")), then=(t("start.few_then"), {"num_clients": 64}))
@@ -180,8 +180,8 @@ def draw_few(flow: Flow) -> None:
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "eight":
-        return {"static": seconds(last_short(eight(s.b.but(batching="static"))))}
-    return {"rate": f"{s.b.request_rate:g}", "output": str(s.b.output_tokens)}
+        return {"long": f"{s.b.output_tokens:,}", "static": seconds(last_short(eight(s.b.but(batching="static"))))}
+    return {"rate": f"{s.b.request_rate:g}", "users": str(s.b.num_clients), "output": str(s.b.output_tokens)}
 
 
 with frame.page("start"):

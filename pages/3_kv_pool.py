@@ -77,7 +77,8 @@ def draw_pool(flow: Flow) -> None:
     words = {"a": f"{a.kv / GIB:.1f}", "b": f"{b.kv / GIB:.1f}", "util_a": f"{flow.s.a.gpu_memory_utilization:g}",
              "util_b": f"{flow.s.b.gpu_memory_utilization:g}", "blocks_a": f"{a.num_gpu_blocks:,}", "one": f"{one:,}",
              "blocks_b": f"{b.num_gpu_blocks:,}", "holds_a": str(holds["a"]), "holds_b": str(holds["b"]),
-             "gain": change(b.kv, a.kv), "weights": f"{b.weights / GIB:.1f}", "tokens_b": f"{b.kv_tokens:,}"}
+             "gain": change(b.kv, a.kv), "weights": f"{b.weights / GIB:.1f}",
+             "act_a": f"{a.activation / GIB:.1f}", "act_b": f"{b.activation / GIB:.1f}", "tokens_b": f"{b.kv_tokens:,}"}
     parts = [
         charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in (
             ("weights", series.STEP_PARTS["linear"][1], lambda p: p.weights), ("activation", "soft", lambda p: p.activation),
@@ -90,7 +91,9 @@ def draw_pool(flow: Flow) -> None:
         alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
     )
     charts.swatches(parts)
-    lesson.end(flow, explain=t("kv_pool.pool_explain", **words), note=f"{t('kv_pool.pool_log')} `{b.log_line}`",
+    only = flow.s.b == flow.s.a.but(gpu_memory_utilization=flow.s.b.gpu_memory_utilization) and b.kv >= a.kv
+    what = narration.settings(flow.s.b, flow.s.a)
+    lesson.end(flow, explain=t("kv_pool.pool_explain" if only else "kv_pool.pool_changed", what=what, **words), note=f"{t('kv_pool.pool_log')} `{b.log_line}`",
                then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
 
 

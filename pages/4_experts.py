@@ -33,7 +33,7 @@ ONE_CARD = {"model": "Qwen3-30B-A3B", "weights": "bf16", "tensor_parallel_size":
 SCENES = (
     lesson.Scene("skew", BASE, BASE.but(expert_skew=0.4), ("double", "longer", "same", "shorter")),
     lesson.Scene("batch", BASE.but(max_num_seqs=256), BASE, guess=lesson.Guess(1.0, 8.0, 0.5, "×")),
-    lesson.Scene("place", BASE, BASE.but(enable_expert_parallel=False), ("quicker", "same", "slower")),
+    lesson.Scene("place", BASE, BASE.but(enable_expert_parallel=False), ("quicker", "same", "slower"), about=("num_redundant_experts",)),
 )
 
 
@@ -144,7 +144,7 @@ def signed(ratio: float) -> str:
 with frame.page("experts"):
     terms.explain("expert", "hot_expert", "expert_skew", "enable_expert_parallel", "num_redundant_experts", "step", "prefill", "seat",
                   "kv_pool", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "cuda_graph")
-flow = lesson.begin("experts", SCENES)
+flow = lesson.begin("experts", SCENES, isolate=True)
 b, a = flow.s.b, flow.s.a
 prefill = flow.name == "place"  # a decode step waits for memory, where a hot rank costs little
 
@@ -179,8 +179,10 @@ def draw_load() -> None:
     order = np.arange(1, shape.experts + 1)
     lines = []
     for step, word in zip(shown, names, strict=True):
-        load = experts.expert_load(shape, step.scenario.expert_skew)
         mine = word == "B"
+        if not mine and step.scenario.expert_skew == b.expert_skew:
+            continue
+        load = experts.expert_load(shape, step.scenario.expert_skew)
         lines.append(charts.Line(order, load / load.mean(), BRICKS[0] if mine else "idle", word, dotted=not mine, fill=mine, steps=True))
     hot = experts.hot_expert_ratio(shape, b.expert_skew)
     charts.curve(
@@ -240,7 +242,7 @@ def draw_speed() -> None:
     full = [(t("experts.pool_full", n=count(now.room)), float(now.speed()[-1]))] if now.room <= BATCHES[-1] else []
     charts.curve(
         t("experts.chart_speed"), lines, x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
-        marks=[] if prefill else marks, limits=full,
+        marks=marks if flow.name == "batch" else [], limits=full,
         alt=t("experts.alt_speed", one=count(now.speed()[0]), many=count(now.speed()[-1]), room=now.room), key="speed",
     )
 
@@ -264,7 +266,7 @@ def told() -> str:
                  token_before=seconds(before.seconds / n), token_after=seconds(now.seconds / m), **words)
     if flow.name == "place":
         return t("experts.place_reveal", a=place_word(place_of(a)), b=place_word(place_of(b)), **words)
-    verdict = "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
+    verdict = "even" if max(now.fullest(), before.fullest()) < 1.05 else "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
     return t(f"experts.reveal_{verdict}", low=a.expert_skew, high=b.expert_skew, **words)
 
 

@@ -48,7 +48,8 @@ class Guess:
 class Scene:
     """One question. Its texts are {page}.{name}_title, _question, _takeaway and one {page}.{name}_{answer} an answer.
 
-    b: the Scenario the scene shows first; a: what it is compared with (None: nothing).
+    b: the Scenario the scene shows first; a: what it is compared with (None: nothing). about: settings that the question
+    is about beside those in which B and A differ.
     """
 
     name: str
@@ -56,6 +57,12 @@ class Scene:
     a: Scenario | None = None
     answers: tuple[str, ...] = ()
     guess: Guess | None = None
+    about: tuple[str, ...] = ()
+
+    def besides(self) -> frozenset[str]:
+        """The settings that the question is not about."""
+        a = self.a or self.b
+        return frozenset(n for n in SETTINGS if getattr(a, n) == getattr(self.b, n)) - set(self.about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +106,14 @@ Numbers = Callable[[str, state.State], dict[str, str]]
 
 
 def begin(
-    page: str, scenes: Sequence[Scene], numbers: Numbers | None = None, extra: Mapping[str, state.Extra] | None = None
+    page: str, scenes: Sequence[Scene], numbers: Numbers | None = None, extra: Mapping[str, state.Extra] | None = None,
+    isolate: bool = False,
 ) -> Flow:
     """Draw the scene's question, the prediction and the primary button; tell where the visitor stands.
 
     Call it after frame.page(). `page` is the stem of the page's texts; numbers(scene, state) fills a question.
-    extra: page-local settings beside `p`; a scene begins with these values.
+    extra: page-local settings beside `p`; a scene begins with these values. isolate: A and B differ in what the question
+    is about and in nothing else: whatever else the visitor moves, moves both.
     """
     if follow := st.session_state.pop("lesson_follow", None):
         st.switch_page(follow)
@@ -118,6 +127,7 @@ def begin(
     scene, step = scenes[index], step if step in STEPS else STEPS[0]
     if set(s.seen or {}) <= {"p", "lang"} and scene.a:
         s.a = scene.a  # the address names no Scenario, so it is the scene's own
+    s.together = scene.besides() if isolate else frozenset()
     flow = Flow(page, scene, step, _answers(page).get(scene.name), s)
 
     def go(to: int, to_step: str) -> None:

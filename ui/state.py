@@ -43,6 +43,7 @@ class State:
     b: Scenario
     a: Scenario
     extra: dict[str, Extra]
+    together: frozenset[str] = frozenset()  # settings of which a change moves A too: they are not what is compared
     seen: dict[str, str] | None = None  # the URL that this state was read from or last written to
     notices: list[str] = field(default_factory=list)  # what was odd about the link
     told: bool = False  # whether the notices are on the page already
@@ -81,7 +82,7 @@ def _adopt(default: Scenario, defaults: dict[str, Extra], incoming: dict[str, st
     twice = [k for k in incoming if len(st.query_params.get_all(k)) > 1]
     notices += [_odd(code, *keys) for code, keys in (("link_unknown", odd), ("link_repeated", twice)) if keys]
     extra = defaults | {k: v for k, v in read.items() if v is not None}
-    return State(default, defaults, b, a, extra, incoming, notices)
+    return State(default, defaults, b, a, extra, seen=incoming, notices=notices)
 
 
 def _decode(mapping: dict[str, str], fallback: Scenario, notices: list[str]) -> Scenario:
@@ -168,10 +169,11 @@ def change(**fields: Any) -> None:
     st.session_state["dirty"] = True
     settings = {k: v for k, v in fields.items() if k in SETTINGS}
     try:
-        held.b = held.b.but(**settings)
+        b, a = held.b.but(**settings), held.a.but(**{k: v for k, v in settings.items() if k in held.together})
     except SimError as error:
         held.refusal = (error, settings)
         return
+    held.b, held.a = b, a
     held.extra |= {k: v for k, v in fields.items() if k not in SETTINGS}
 
 

@@ -266,11 +266,13 @@ class Hardware:
         return shape.moe_layers * seconds
 
     def all_reduce(self, tokens: int) -> float:
-        """Seconds of communication: two all-reduces a layer (and one for shared experts), or tokens gathered for experts."""
+        """Seconds of communication: two all-reduces a layer, or tokens gathered for experts and sent back."""
         shape, fit, shared, total = self.shape, self.fitted, self.shared, 0.0
         if self.tp > 1:
             size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
-            count = 2 * shape.layers + (shape.moe_layers if shape.shared_intermediate else 0)
+            count = 2 * shape.layers
+            if shape.shared_intermediate and self.host_model == "none":  # in the rows shared experts come in and go out apart
+                count += 2 * shape.moe_layers
             total += count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
         if self.gathered > 1:
             size = tokens * shape.hidden * 2.0

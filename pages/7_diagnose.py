@@ -56,7 +56,7 @@ CSS = """<style>
 .dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.45rem 0;line-height:1.5}.dd-card p b{display:block}
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
 .dd-card small{color:var(--if-soft);line-height:1.5;display:block;margin-top:.8rem}
-@media (max-width:640px){.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
+@media (max-width:640px){.stColumn:has([class*=st-key-cause_],[class*=st-key-act_]){order:-1}.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
 .dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}.dd-table td[data-h]::before{content:attr(data-h) ": ";color:var(--if-soft)}
 .dd-verdict dl{grid-template-columns:1fr}.dd-verdict dd{margin-bottom:.35rem}}
 [class*=st-key-cause_] button p,[class*=st-key-act_] button p{white-space:normal}
@@ -307,7 +307,12 @@ def before_after(b: Run, a: Run) -> None:
     )
     for column, (title, of, colour, more) in zip(frame.columns(2) * 2, pictures, strict=True):
         with column:
-            charts.timeline(title, charts.both(of, b, a, colour), x_end=end, height=170, key=f"after_{colour}", **more)
+            charts.timeline(title, charts.both(of, b, a, colour), x_end=end, height=height(), key=f"after_{colour}", **more)
+
+
+def height() -> int:
+    """Of a picture, px: two rows of them on a screen of 1280x720."""
+    return 205 if frame.projector() else 175
 
 
 def total(run: Run, of: Callable[[Run], tuple[Any, Any]], mean: bool = False) -> tuple[Any, Any]:
@@ -427,7 +432,6 @@ def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> N
 def dashboard(run: Run) -> None:
     """Small pictures in two rows, as a monitor shows them: no title gives the disease away."""
     end, replicas, cap = run.duration_s, run.scenario.data_parallel_size, run.scenario.max_num_seqs
-    height = 205 if frame.projector() else 175
     lines = [
         charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
         charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting")),
@@ -447,14 +451,14 @@ def dashboard(run: Run) -> None:
     places = [*st.columns([3, 2], gap="small"), *st.columns(3, gap="small")]
     for place, picture in zip(places, upper + lower, strict=True):
         with place:
-            picture(x_end=end, height=height)
+            picture(x_end=end, height=height())
     if replicas > 1:
         ticks = run.ticks
         means = [
             float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9)
             for r in range(replicas)
         ]
-        charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=height)
+        charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=height())
 
 
 def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:

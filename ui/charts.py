@@ -195,7 +195,7 @@ def bars(
     layout[name_axis] |= {"type": "category", "showgrid": False}
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
-        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"]}
+        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"], "nticks": 4}
     else:
         layout["annotations"] += _end_words(ends, 0.0, top, height, False)
         layout["shapes"] += [_dashes(value * factor) for _, value in limits]
@@ -343,6 +343,10 @@ def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
 
 def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
     ink = _colours()["ink"]
+    met: dict[tuple[float, float], list[str]] = {}  # words of points that lie on each other
+    for at_x, at_y, word in zip(x, y, words, strict=True):
+        met.setdefault((float(at_x), float(at_y)), []).append(word)
+    (x, y), words = zip(*met, strict=True), [", ".join(filter(None, there)) for there in met.values()]
     # A word stands on the side away from the nearest other point; x and y are compared as shares of what they span.
     places = np.column_stack([np.asarray(v, np.float64) / (np.ptp(v) or 1.0) for v in (x, y)])
     sides = []

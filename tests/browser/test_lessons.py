@@ -106,7 +106,7 @@ def press_page_down(page: Page) -> str:
     """Press it, wait until the address has changed, and return where the lesson is."""
     before = page.url
     page.keyboard.press("PageDown")
-    page.wait_for_function("before => location.href !== before", arg=before, timeout=30_000)
+    page.wait_for_function("before => location.href !== before", arg=before, timeout=60_000)
     settle(page)
     return parse_qs(urlsplit(page.url).query).get("p", [""])[0]
 

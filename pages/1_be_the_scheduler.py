@@ -138,7 +138,7 @@ def grid(owners: dict[int, int], usable: int, fresh: set[int]) -> str:
         f"{owners[b] + 1 if b in owners else ''}</div>"
         for b in range(1, usable + 1)
     )
-    title = html.escape(t("be_the_scheduler.blocks_title"))
+    title = html.escape(t("be_the_scheduler.blocks_title", size=DOZEN.block_size))
     return f"<div class='gt'>{title}</div><div class='g' role='img' aria-label='{html.escape(alt, quote=True)}'>{cells}</div>"
 
 

@@ -463,17 +463,19 @@ def dashboard(run: Run) -> None:
 
 def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:
     """What the chosen action did, and where to go from here. Returns the run after it."""
-    change = incidents.act(action, scenario, advice)
+    best, change = incidents.RIGHT[advice.code], incidents.act(action, scenario, advice)
     after = state.attempt(scenario.but(**change))
     if isinstance(after, SimError):
         st.warning(state.message(after))
         after = run
-    said = narration.settings(scenario.but(**change), scenario) if change else ""
-    st.markdown(
-        f"**{t('diagnose.applied', what=said) if said else t('diagnose.applied_nothing')}** "
-        + effect(run, after, advice)
-    )
-    best = incidents.RIGHT[advice.code]
+    what = narration.settings(scenario.but(**change), scenario) if change else ""
+    said = [f"**{t('diagnose.applied', what=what) if what else t('diagnose.applied_nothing')}**", effect(run, after, advice)]
+    if after.scenario.data_parallel_size > scenario.data_parallel_size:
+        said.append(t("diagnose.more_gpus", n=after.scenario.data_parallel_size / scenario.data_parallel_size))
+    advised = run if action == best else state.attempt(scenario.but(**incidents.act(best, scenario, advice)))
+    if isinstance(advised, Run) and advised is not run:
+        said.append(t("diagnose.advised_gives", figure=promise(advised, advice)))
+    st.markdown(" ".join(said))
     with st.container(horizontal=True):
         if action != best:
             st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": best})
@@ -503,16 +505,23 @@ def history(incident: incidents.Incident) -> None:
         )
 
 
+def promised(advice: desk.Advice) -> str:
+    """The field of a Summary that the advice is about."""
+    return advice.promise.lstrip("+") or "qps"
+
+
+def promise(run: Run, advice: desk.Advice) -> str:
+    """What that figure is in a run, in words."""
+    name = promised(advice)
+    unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
+    return text.value(getattr(run.summary(), name), unit)
+
+
 def effect(before: Run, after: Run, advice: desk.Advice) -> str:
     """Whether the figure that the advice is about moved the right way."""
-    name = advice.promise.lstrip("+") or "qps"
+    name = promised(advice)
     a, b = (getattr(r.summary(), name) for r in (before, after))
-    unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
-    words = {
-        "name": narration.figure(name),
-        "before": text.value(a, unit),
-        "after": text.value(b, unit),
-    }
+    words = {"name": narration.figure(name), "before": promise(before, advice), "after": promise(after, advice)}
     if a != a or b != b or abs(a - b) <= 0.01 * max(abs(a), abs(b)):
         return t("diagnose.same", **words)
     better = (b > a) == advice.promise.startswith("+")

@@ -103,7 +103,7 @@ PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;wi
 .st-key-told p{font-size:.9rem;line-height:1.4}.st-key-told [data-testid=stVerticalBlock]{gap:.2rem}
 .stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd,.stMain .st-key-lesson_show{display:none}
 .stMain .stButton button{min-height:1.9rem;padding:.05rem .6rem}
-@media (min-width:641px){.stMain [class*=st-key-lesson_scene_]{padding-right:4.2rem}.stMain [class*=st-key-lesson_scene_] button{padding:.05rem .24rem}
+@media (min-width:641px){.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 26rem,46vh)}.stMain [class*=st-key-lesson_scene_]{padding-right:4.2rem}.stMain [class*=st-key-lesson_scene_] button{padding:.05rem .24rem}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading h1{clip-path:inset(50%);position:absolute}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-actions [data-testid=stPopover] p{display:none}}

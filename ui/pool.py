@@ -13,7 +13,7 @@ from sim.requests import Requests
 from sim.scenario import Scenario
 from ui import charts, frame
 
-CSS = """<style>.pool{display:grid;grid-template-columns:repeat(auto-fill,minmax(9px,1fr));gap:2px;margin-top:.3rem}
+CSS = """<style>.pool{display:grid;grid-template-columns:repeat(auto-fill,minmax(max(9px,.78vw),1fr));gap:2px;margin-top:.3rem}
 .pool i{aspect-ratio:1;border-radius:2px;background:%(grid)s}.pool .h{background:%(kv)s}.pool .n{background:%(prefill)s}
 .pool .v{background:%(preempted)s}.pool .o{background:%(paper)s;border:2px solid %(preempted)s;box-sizing:border-box}
 </style>"""

@@ -11,6 +11,7 @@ import streamlit as st
 
 from sim import catalog
 from sim.conformance import replay
+from sim.evidence import evidence
 from sim.scenario import Scenario
 from ui import charts, controls, frame, state
 from ui.text import percent, seconds, t
@@ -22,7 +23,7 @@ TABS = ("how", "decisions", "silicon", "runs", "headlines", "status")
 
 def results() -> dict[str, Any]:
     """The committed evidence, in the shape that the pictures take."""
-    held = catalog.evidence()
+    held = evidence()
     table, served = held["steps"]["results"], [r for r in held["served"]["results"] if r["our_tpot"] is not None]
     groups = [g for g in table["groups"] if g["phase"] == "all"]
     points = table["points"][:: max(len(table["points"]) // 1200, 1)]
@@ -34,9 +35,9 @@ def results() -> dict[str, Any]:
         row = {"name": f"{c['metric'].upper()} {c['statistic']}", "real": c["real"], "simulated": c["simulated"]}
         by_run[c["run"]]["metrics"].append(row)
     return {
-        "date": max(part["date"] for part in held.values() if "date" in part),
+        "date": min(part["date"] for part in held.values()),
         "steps": {
-            **groups[-1], "systems": {g["system"]: g for g in groups[:-1]}, "held_out": held["held_out"],
+            **groups[-1], "systems": {g["system"]: g for g in groups[:-1]}, "held_out": catalog.calibration()["held_out"],
             "sample": {"measured_ms": [q[3] for q in points], "predicted_ms": [q[4] for q in points]},
         },
         "runs": by_run,

@@ -1,4 +1,4 @@
-"""The simulator from a shell: python -m sim run | replay | sweep | diagnose | conformance | validate | bench."""
+"""The simulator from a shell: python -m sim run | replay | sweep | diagnose | conformance | validate | headlines | bench."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "diagnose": "sim.vllm.paste",
     "conformance": "sim.conformance",
     "validate": "sim.validate",
+    "headlines": "sim.headlines",
     "bench": "sim.bench",
 }
 """Command -> its module, whose `command(subparsers)` adds a parser with a default `run(args) -> exit status`."""

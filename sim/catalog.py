@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -137,12 +137,6 @@ class Model:
     def parameters(self) -> int:
         """All weights."""
         return sum(self.values())
-
-    @property
-    def active_parameters(self) -> int:
-        """Weights one token goes through (without the embedding's table)."""
-        dense, _, embedding, _ = self.values()
-        return dense + self.moe_layers * self.experts_per_token * self.expert_values + embedding
 
     def kv_values_per_token(self, tp: int = 1) -> float:
         """KV values one token leaves on one rank, all layers. Heads stop dividing at one a rank; MLA does not divide."""
@@ -477,33 +471,22 @@ def model_from_config(text: str, name: str = "") -> str:
     return spec(shape)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1)
+def calibration() -> Mapping[str, Mapping[str, Any]]:
+    """calibration.toml: constants by GPU, `shared`, the `errors` of the fit by GPU, and `held_out`: by model, the errors on
+    the rows of a model that the fit had not seen."""
+    with (HERE / "calibration.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
 def step_time_error(gpu_name: str) -> tuple[float, float]:
     """(median, 90th percentile) of |predicted/measured - 1| of step times on that GPU, or on the one it is like.
 
     nan where nothing was measured on either: its constants are then fitted to one real run, or borrowed.
     """
-    card = gpu(gpu_name)
-    with (HERE / "calibration.toml").open("rb") as file:
-        errors = tomllib.load(file).get("errors", {})
+    card, errors = gpu(gpu_name), calibration().get("errors", {})
     row = errors.get(card.name) or errors.get(card.like) or {}
     return row.get("median", float("nan")), row.get("p90", float("nan"))
-
-
-@lru_cache(maxsize=1)
-def evidence() -> dict[str, Any]:
-    """What the committed validation found: "steps", "runs", "curves", "served", "headlines", "conformance" (each with date
-    and results), and "held_out": errors on the rows of a model that the fit had not seen, by model.
-
-    Made by `python -m sim validate ... --json sim/validation.json`, `python -m sim.headlines --json sim/headlines.json` and
-    `python -m sim conformance ... --json sim/conformance.json`.
-    """
-    found: dict[str, Any] = json.loads((HERE / "validation.json").read_text(encoding="utf-8"))
-    for name in ("headlines", "conformance"):
-        found[name] = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
-    with (HERE / "calibration.toml").open("rb") as file:
-        found["held_out"] = tomllib.load(file).get("held_out", {})
-    return found
 
 
 def num_gpus(scenario: Scenario) -> int:
@@ -518,8 +501,3 @@ def cost_per_million(scenario: Scenario, tokens_per_s: float, price: float | Non
     """
     hourly = num_gpus(scenario) * (gpu(scenario.gpu).price if price is None else price)
     return hourly / 3600 / tokens_per_s * 1e6 if tokens_per_s > 0 else float("inf")
-
-
-def with_name(shape: Model, name: str) -> Model:
-    """The same shape under another name."""
-    return replace(shape, name=name)

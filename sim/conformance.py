@@ -11,14 +11,14 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import date
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sim.engine import Step, simulate
+from sim.evidence import record
 from sim.requests import Requests
 from sim.results import FINISHED, REFUSED, Run
 from sim.scenario import Scenario, SimError
@@ -225,8 +225,7 @@ def conformance(paths: Sequence[str], json_file: Path | None = None) -> int:
         try:
             result = replay(path)
         except (OSError, ValueError, KeyError, SimError) as error:
-            print(f"FAIL  {path}: cannot be read: {type(error).__name__}: {error}")
-            continue
+            result = Replay(path, difference=f"cannot be read: {type(error).__name__}: {error}")
         compared.append(result)
         if result.difference:
             print(f"FAIL  {result.name}: {result.difference}")
@@ -235,9 +234,7 @@ def conformance(paths: Sequence[str], json_file: Path | None = None) -> int:
         refused = f", {len(result.refused)} refused where vLLM would not start" if result.refused else ""
         print(f"ok    {result.name}: {result.steps:,} steps, {result.values:,} values{refused}")
     print(f"{passed} passed, {len(paths) - passed} failed")
-    if json_file:
-        held = {"date": date.today().isoformat(), "results": [asdict(result) for result in compared]}
-        json_file.write_text(json.dumps(held, indent=1), encoding="utf-8")
+    record(json_file, {"conformance": compared})
     return 0 if passed == len(paths) else 1
 
 
@@ -247,5 +244,5 @@ def command(subparsers: Any) -> None:
         "conformance", help="replay recorded vLLM scheduler runs through the engine and compare every step"
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="recorded runs (.json.gz)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/conformance.json)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/evidence.json)")
     parser.set_defaults(run=lambda arguments: conformance(arguments.files, arguments.json))

@@ -1,6 +1,6 @@
 """Published results about LLM serving, each run here as far as a scheduler simulator can express it.
 
-    python -m sim.headlines [--json FILE]
+    python -m sim headlines [--json FILE]
 
 `CHECKS` holds one function for each of cases/headlines.jsonl. A function runs what its `check` asks and says how far the
 simulator is from the published figure. The outcome is one of: "holds"; "off" (expressed, but outside the tolerance);
@@ -12,23 +12,22 @@ in fp4) were settled after a first run had shown where it missed; V1's host time
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from datetime import date
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sim.catalog import model
 from sim.engine import simulate
+from sim.evidence import record
 from sim.experts import rank_imbalance
 from sim.memory import block_bytes, plan
 from sim.requests import Requests
 from sim.results import Summary
-from sim.scenario import Scenario
+from sim.scenario import Scenario, SimError
 from sim.step_time import StepTime
 
 
@@ -361,23 +360,25 @@ CHECKS: dict[str, Callable[[], Outcome]] = {f"H{i:02}": globals()[f"h{i:02}"] fo
 """Each published result's id and its check."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run them all; status 1 if fewer than 12 hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ids", nargs="*", default=[])
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
+def command(subparsers: Any) -> None:
+    """Adds `headlines` to the command line."""
+    parser = subparsers.add_parser("headlines", help="run published results and compare", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", metavar="ID", help="some of H01 to H20; without: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/evidence.json)")
+    parser.set_defaults(run=_command)
+
+
+def _command(args: argparse.Namespace) -> int:
+    """Status 1 if fewer than 12 of all hold."""
+    if unknown := [name for name in args.ids if name not in CHECKS]:
+        raise SimError("unknown_headline", f"there is no {unknown[0]!r}: {', '.join(CHECKS)}")
     outcomes = []
     for name in args.ids or CHECKS:
         outcome = CHECKS[name]()
         outcomes.append(outcome)
         print(f"{outcome.id} {outcome.verdict:6} {outcome.title}: {outcome.ours or '-'} (published: {outcome.published}) {outcome.note}", flush=True)
-    held = sum(outcome.verdict == "holds" for outcome in outcomes)
-    print(f"{held} of {len(outcomes)} hold")
-    if args.json:
-        args.json.write_text(json.dumps({"date": date.today().isoformat(), "results": [asdict(o) for o in outcomes]}, indent=1), encoding="utf-8")
-    return 0 if args.ids or held >= 12 else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    holding = sum(outcome.verdict == "holds" for outcome in outcomes)
+    print(f"{holding} of {len(outcomes)} hold")
+    record(args.json, {"headlines": outcomes})
+    return 0 if args.ids or holding >= 12 else 1

@@ -19,7 +19,6 @@ the summed context, so the engine pays one dictionary look-up and a multiplicati
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from sim import experts, memory
-from sim.catalog import HERE, Gpu, Model, gpu, model
+from sim.catalog import Gpu, Model, calibration, gpu, model
 from sim.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -102,13 +101,6 @@ class Shared:
     sampler_us: float = 300.0
     v0_host_us: float = 8000.0
     v0_host_seq_us: float = 60.0
-
-
-@lru_cache(maxsize=1)
-def calibration() -> Mapping[str, Mapping[str, Any]]:
-    """calibration.toml: constants by GPU, `shared`, and the errors of the fit."""
-    with (HERE / "calibration.toml").open("rb") as file:
-        return tomllib.load(file)
 
 
 def _filled(kind: type[T], row: Mapping[str, Any]) -> T:

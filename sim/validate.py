@@ -10,12 +10,10 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import date
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import numpy as np
 from sim import memory
 from sim.catalog import gpu, gpus, model, models
 from sim.engine import simulate
+from sim.evidence import held, record
 from sim.requests import Requests
 from sim.scenario import Scenario, SimError
 from sim.step_time import Constants, Hardware, Shared, constants
@@ -435,7 +434,7 @@ def command(subparsers: Any) -> None:
     parser.add_argument("--p90", type=float, help="exit 1 if its 90th percentile is above")
     parser.add_argument("--runs", nargs="+", type=Path, metavar="DIR", help="directories with requests.csv and meta.json")
     parser.add_argument("--served", type=Path, metavar="CSV", help="served_latency.csv")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/validation.json)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all of it there (sim/evidence.json)")
     parser.set_defaults(run=run)
 
 
@@ -443,6 +442,8 @@ def run(args: argparse.Namespace) -> int:
     """What `validate` does; the exit status."""
     if not (args.steps or args.runs or args.served):
         raise SimError("validate_nothing", "name a steps.csv, or --runs DIR..., or --served FILE")
+    if args.json:
+        held(args.json)
     results: dict[str, Any] = {}
     status = 0
     if args.steps:
@@ -455,8 +456,7 @@ def run(args: argparse.Namespace) -> int:
     if args.served:
         results["served"] = _served(args.served)
         _print_served(results["served"])
-    if args.json:
-        _write(args.json, results)
+    record(args.json, results)
     return status
 
 
@@ -523,17 +523,3 @@ def _print_served(rows: list[Served]) -> None:
               f"{np.median(ttft):9.1%} {np.quantile(ttft, .9):7.1%}")
     for reason, count in Counter(row.reason for row in rows if row.reason).most_common():
         print(f"cannot: {count:4} rows: {reason}")
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    """Add the results to a JSON file, with the date; what it held of other kinds stays."""
-    held = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for name, value in results.items():
-        plain = [_plain(item) for item in value] if isinstance(value, list) else value
-        held[name] = {"date": date.today().isoformat(), "results": plain}
-    path.write_text(json.dumps(held, separators=(",", ":"), allow_nan=False), encoding="utf-8")
-
-
-def _plain(row: Any) -> dict[str, Any]:
-    """A row for JSON, which knows no nan: what could not be computed is null."""
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(row).items()}

@@ -6,8 +6,9 @@ import pytest
 
 from sim import validate
 from sim.__main__ import main
+from sim.catalog import calibration
 from sim.headlines import CHECKS
-from sim.step_time import Constants, calibration
+from sim.step_time import Constants
 
 DATA = Path(__file__).parent / "data" / "measured"
 STEPS = str(DATA / "steps_sample.csv")

@@ -21,7 +21,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from sim.step_time import Constants, Hardware, Shared, calibration
+from sim.catalog import calibration
+from sim.step_time import Constants, Hardware, Shared
 from sim.validate import SYSTEMS, Row, fits_in_memory, read_steps, row_hardware, row_parts
 
 PULL = 1.0

@@ -79,7 +79,7 @@ def draw_eight(flow: Flow) -> None:
 def at_work(run: Run) -> float:
     """Seats that computed something, on average over the run."""
     ticks = run.ticks
-    return float((ticks.decode_seqs + ticks.prefill_seqs) @ ticks.duration) / run.duration_s
+    return float(((ticks.decode_seqs + ticks.prefill_seqs) * ticks.duration).sum()) / run.duration_s
 
 
 def e2e(run: Run) -> np.ndarray:

@@ -257,7 +257,7 @@ def experiment(flow: lesson.Flow) -> None:
 
 def queue(run: Run) -> float:
     """Mean of the gauge num_requests_waiting over the run: without those who only wait for the step in progress."""
-    return float(run.ticks.waiting @ run.ticks.duration) / run.duration_s
+    return float((run.ticks.waiting * run.ticks.duration).sum()) / run.duration_s
 
 
 def first_rows(run_b: Run, run_a: Run) -> list[tuple[str, str, str]]:

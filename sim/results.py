@@ -248,7 +248,8 @@ class Run:
                 continue
             # A gauge holds until the next tick, which is not always when its own ends: static batching gathers.
             until = np.append(start[1:], start[-1] + t.duration[mine][-1])
-            by_gauge += float(t.waiting[mine] @ (until - start))
+            # Not `@`: BLAS adds in an order of the machine, and its threads wait busily.
+            by_gauge += float((t.waiting[mine] * (until - start)).sum())
             # Requests that came since wait until the next tick, though the gauge does not know them yet.
             times = self.arrival[came & (self.replica == replica)]
             seen = np.append(start[0], until)[np.searchsorted(start, times)]

@@ -237,7 +237,7 @@ def _histogram(values: Any, edges: tuple[float, ...], weights: Any = None) -> tu
     passed = np.concatenate([[0.0], np.cumsum(weights[order])])
     at = np.searchsorted(values[order], np.asarray(edges), side="right")
     buckets = [(f"{float(e)}", float(passed[i])) for e, i in zip(edges, at, strict=True)]
-    return [*buckets, ("+Inf", float(passed[-1]))], float(values @ weights)
+    return [*buckets, ("+Inf", float(passed[-1]))], float((values * weights).sum())
 
 
 class _Collector:

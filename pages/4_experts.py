@@ -14,7 +14,7 @@ from sim.results import Ticks
 from sim.scenario import Scenario, SimError
 from sim.step_time import StepTime
 from ui import charts, controls, frame, lesson, series, state, terms
-from ui.text import count, percent, seconds, t
+from ui.text import count, joined, percent, seconds, t
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -287,10 +287,10 @@ def explain() -> str:
         ]
     else:
         ranks = b.tensor_parallel_size * b.data_parallel_size
-        said.append(t("experts.lesson_says") + " " + t(
+        said.append(joined([t("experts.lesson_says"), t(
             "experts.lesson_but", n=REDUNDANT, ep=experts.rank_imbalance(shape, b.expert_skew, ranks),
             eplb=experts.rank_imbalance(shape, b.expert_skew, ranks, REDUNDANT),
-        ))
+        )]))
     return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
 
 

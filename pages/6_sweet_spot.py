@@ -17,7 +17,7 @@ from sim.scenario import Scenario, SimError
 from sim.sweep import Answer, Tried, changed, every, judge, search, splits, sweep
 from ui import charts, controls, frame, lesson, narration, series, state, sweep_map, terms
 from ui.controls import option
-from ui.text import count, percent, seconds, t
+from ui.text import count, joined, percent, seconds, t
 
 LADDER = (32, 64, 128, 256, 384, 512)  # max_num_seqs, step by step
 FINE = {"max_num_seqs": tuple(range(32, 513, 32)), "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192)}
@@ -54,7 +54,7 @@ TARGETS = Scenario(  # few seats: a queue; many: preemptions; a large token budg
     max_num_batched_tokens=8192, slo_ttft_s=2.0, slo_tpot_s=0.05,
 )
 CLUSTER = Scenario(  # some prompts are long; 1 GPU has hardly room for the weights, 8 as one engine wait for each other
-    arrival="closed", num_clients=500, think_time_s=5.0, duration_s=20.0, lengths="mixture", prompt_tokens=600, output_tokens=200,
+    arrival="closed", num_clients=400, think_time_s=5.0, duration_s=20.0, lengths="mixture", prompt_tokens=600, output_tokens=200,
     long_prompt_tokens=8000, model="Qwen3-32B", tensor_parallel_size=2, data_parallel_size=4, max_model_len=16_384,
     enable_prefix_caching=False, slo_ttft_s=2.0, slo_tpot_s=0.1,
 )
@@ -144,7 +144,7 @@ def climb(flow: lesson.Flow) -> None:
                       kwargs={"max_num_seqs": LADDER[min(at + 1, len(LADDER) - 1)]})
             st.button(t("sweet_spot.knob_back"), icon=":material/undo:", key="climb_down", disabled=at == 0,
                       on_click=state.change, kwargs={"max_num_seqs": LADDER[max(at - 1, 0)]})
-        frame.note(verdict(b, LADDER[at], runs))
+        frame.note(joined([here(LADDER[at], now), rule(b, LADDER[at], runs)]))
     steps, each = list(runs), list(runs.values())
     wide, *narrow = st.columns([4, 2, 2, 2], gap="medium")
     with wide:
@@ -156,7 +156,7 @@ def climb(flow: lesson.Flow) -> None:
         )
     for place, (title, colour, values, share) in zip(narrow, (
         ("chart_queue", "waiting", [s.waiting_mean for s in each], False),
-        ("chart_gpu", "ink", [s.gpu_compute for s in each], True),
+        ("chart_gpu_narrow", "ink", [s.gpu_compute for s in each], True),
         ("chart_preemptions", "preempted", [float(s.preemptions) for s in each], False),
     ), strict=True):
         with place:
@@ -168,7 +168,7 @@ def climb(flow: lesson.Flow) -> None:
         return lesson.end(flow)
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
     answer = found_by_search(b)
-    explain = [verdict(b, stop, runs)]
+    explain = [rule(b, stop, runs)]
     if answer and answer.feasible and best and runs[best].qps:
         explain.append(against(answer, best, runs[best], b))
     note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
@@ -193,25 +193,29 @@ def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> str:
     )
 
 
-def verdict(b: Scenario, n: int, runs: dict[int, Summary]) -> str:
+def here(n: int, now: Summary) -> str:
+    """This step in numbers."""
+    return t("sweet_spot.step_now", value=n, qps=now.qps, p99=seconds(now.e2e_p99), waiting=now.waiting_mean, gpu=now.gpu_compute,
+             preemptions=now.preemptions)
+
+
+def rule(b: Scenario, n: int, runs: dict[int, Summary]) -> str:
     """What the rule says at this step: raise, or stop and why."""
     now = runs[n]
-    here = t("sweet_spot.step_now", value=n, qps=now.qps, p99=seconds(now.e2e_p99), waiting=now.waiting_mean, gpu=now.gpu_compute,
-             preemptions=now.preemptions)
     below = [m for m in runs if m < n and not runs[m].preemptions]
     if now.preemptions and below:
         back = runs[max(below)]
         told = dict(value=n, preemptions=now.preemptions, best=max(below), best_qps=back.qps, best_p99=seconds(back.e2e_p99), p99=seconds(now.e2e_p99))
         if b.preemption_mode == "swap":
-            return here + " " + t("sweet_spot.stop_swapped", swapped=now.swapped_blocks, **told)
-        return here + " " + t("sweet_spot.stop_preempted", recomputed=now.recomputed_tokens, **told)
+            return t("sweet_spot.stop_swapped", swapped=now.swapped_blocks, **told)
+        return t("sweet_spot.stop_preempted", recomputed=now.recomputed_tokens, **told)
     if now.preemptions:
-        return here + " " + t("sweet_spot.preempts_at_first", value=n)
+        return t("sweet_spot.preempts_at_first", value=n)
     if now.waiting_mean < 1:
-        return here + " " + t("sweet_spot.stop_empty", value=n)
+        return t("sweet_spot.stop_empty", value=n)
     if n == LADDER[-1]:
-        return here + " " + t("sweet_spot.stop_top")
-    return here + " " + t("sweet_spot.go_on", waiting=now.waiting_mean)
+        return t("sweet_spot.stop_top")
+    return t("sweet_spot.go_on", waiting=now.waiting_mean)
 
 
 # --- the two experiments --------------------------------------------------------------------------------------------
@@ -327,7 +331,7 @@ def atlas(flow: lesson.Flow) -> None:
     show(flow, job.runs, said, axes, metric, memory)
     if missing:
         st.caption(t("sweet_spot.map_partial", done=len(made), total=len(made) + len(missing)))
-    lesson.end(flow, explain=said + " " + taken(b, axes), note=t("sweet_spot.map_lead"))
+    lesson.end(flow, explain=joined([said, taken(b, axes)]), note=t("sweet_spot.map_lead"))
 
 
 def show(flow: lesson.Flow, runs: list[Tried], alt: str, axes: dict[str, list[Any]], metric: str, besides: dict[str, Any]) -> None:
@@ -413,7 +417,7 @@ def hunt(flow: lesson.Flow) -> None:
     with right:
         if job.answer:
             sweep_map.proof(job.answer)
-    lesson.end(flow, explain=" ".join(said), note=" ".join([taken(b, best.changes), t("sweet_spot.search_lead")]))
+    lesson.end(flow, explain=joined(said), note=joined([taken(b, best.changes), t("sweet_spot.search_lead")]))
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
@@ -435,16 +439,14 @@ def targets(flow: lesson.Flow) -> None:
         return lesson.end(flow)
     wanted = float(int(SHARE * answer.best.value))
     checks = [
-        ("qps", s.qps >= wanted, {"have": f"{s.qps:.1f}", "want": f"{wanted:.0f}", "miss": f"{wanted - s.qps:.1f}"}),
-        ("preemptions", not s.preemptions, {"have": count(s.preemptions), "want": "0", "miss": count(s.preemptions)}),
+        ("qps", s.qps >= wanted, {"have": f"{s.qps:.1f} req/s", "want": f"{wanted:.0f}"}),
+        ("preemptions", not s.preemptions, {"have": count(s.preemptions), "want": "0"}),
         *((name, getattr(s, f"{name}_p99") <= most,
-           {"have": seconds(getattr(s, f"{name}_p99")), "want": seconds(most), "miss": seconds(getattr(s, f"{name}_p99") - most)})
+           {"have": seconds(getattr(s, f"{name}_p99")), "want": seconds(most)})
           for name, most in (("ttft", b.slo_ttft_s), ("itl", b.slo_tpot_s))),
     ]
-    for place, (name, held, words) in zip(frame.columns(4), checks, strict=True):
-        with place, st.container(border=True):
-            st.markdown(f":material/{'check_circle' if held else 'radio_button_unchecked'}: **{t(f'sweet_spot.target_{name}', **words)}**")
-            st.markdown(t(f"sweet_spot.have_{name}", **words) + " " + ("" if held else t(f"sweet_spot.miss_{name}", **words)))
+    frame.plain_tiles([(t(f"sweet_spot.target_{name}", **words), words["have"], t(f"sweet_spot.target_{'held' if held else 'open'}"))
+                       for name, held, words in checks])
     left, right = frame.columns(2)
     with left:
         charts.timeline(t("sweet_spot.chart_waiting"), [charts.Line(*series.waiting(run_b), "waiting")], key="tw", height=190,
@@ -500,7 +502,7 @@ def sums_up(flow: lesson.Flow) -> None:
         said.append(t("sweet_spot.knee_says", what=option("batching", b.batching), ratio=bend["b"] / bend["static"], **bend))
     if "a" in bend:
         said.append(t("sweet_spot.knee_moved", what=narration.settings(b, a), a=bend["a"], b=bend["b"], ratio=bend["b"] / bend["a"]))
-    lesson.end(flow, explain=" ".join(said), note=t("sweet_spot.knee_lead", factor=KNEE))
+    lesson.end(flow, explain=joined(said), note=t("sweet_spot.knee_lead", factor=KNEE))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, Any]:

@@ -426,7 +426,7 @@ def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> N
     if scenario.host == "v0":
         facts.append(t("diagnose.host_known"))
     facts.append(t("diagnose.itl_known", itl=seconds(summary.itl_p99)))
-    st.caption(" ".join(facts))
+    st.caption(text.joined(facts))
 
 
 def dashboard(run: Run) -> None:

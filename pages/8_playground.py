@@ -4,7 +4,7 @@ import streamlit as st
 
 from sim.scenario import Scenario
 from ui import controls, dashboard, exports, frame, narration, state, terms, traffic
-from ui.text import language, t
+from ui.text import joined, language, t
 
 DEFAULT = Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0)
 KINDS = ["compute", "bandwidth", "busy"]
@@ -155,7 +155,7 @@ with stage, st.container(key="stage"):
     dashboard.pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
     frame.link(frame.PAGES["sweet"], t("playground.curve"), {"lang": language(), "p": "knee.reveal", **state.scenarios(s)},
                icon=":material/show_chart:")
-    st.caption(" ".join([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
+    st.caption(joined([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
     terms.explain("max_num_seqs", "max_num_batched_tokens", "kv_pool", "expert_skew", "waiting", "running", "preemption", "ttft", "itl",
                   "tpot", "e2e", "p99", "goodput_qps", "gpu_compute", "gpu_bandwidth", "gpu_busy", "slo")

@@ -173,9 +173,9 @@ def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
 
 
 def test_a_search_that_was_stopped_before_its_first_run_waits_for_a_click() -> None:
-    app = page("6_sweet_spot", p="search.reveal", gpus="4")
+    app = page("6_sweet_spot", p="search.reveal")
     job = app.session_state["job_search"]
-    assert job.answer and len(job.runs) > 10
+    assert job.answer and job.answer.feasible and len(job.runs) > 10
     job.runs.clear()
     job.answer, job.going = None, False
     assert not app.run().exception and not app.button(key="job_run").disabled

@@ -231,7 +231,7 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
         wanted = changes(advice, run.scenario) if run else {}
         if wanted and flow.movable.issuperset(wanted) and flow.s.b.but(**wanted) != flow.s.a:
             words = [t(f"advice.{key}").format_map(Blanks(advice.params)) for key in (advice.why_key, advice.action_key)]
-            return t("narration.and").join(words), wanted
+            return t("lesson.why_do").join(words), wanted
     return None
 
 

@@ -10,7 +10,7 @@ from sim.results import Run, Summary
 from sim.scenario import SETTINGS, Scenario
 from ui import text
 from ui.controls import option
-from ui.text import count, has, language, percent, seconds, t, value
+from ui.text import count, has, percent, seconds, t, value
 
 FIGURES = (
     ("qps", "req/s", 0.02), ("ttft_p99", "s", 0.05), ("e2e_p99", "s", 0.05), ("itl_p99", "s", 0.05), ("gpu_compute", "%", 0.03),
@@ -45,7 +45,7 @@ def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, 
         sentences.append(t("narration.preemption_ended"))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
         sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps)))
-    return ("" if language() == "zh" else " ").join(sentences)
+    return text.joined(sentences)
 
 
 def settings(b: Scenario, a: Scenario, most: int = 3) -> str:

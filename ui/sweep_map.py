@@ -240,7 +240,7 @@ def _layout(title: str, height: int, across: str, up: str) -> dict[str, Any]:
         layout[axis] |= {"showgrid": True, "showline": False, "ticklen": 0, "title": charts.axis_title(words)}
     return layout | {
         "height": height, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
-        "margin": {"l": (72 if up else 40) * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
+        "margin": {"l": (84 if up else 40) * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,11 @@ def t(key: str, /, **numbers: Any) -> str:
     """The text of this key in the visitor's language. Raises KeyError if there is none: texts are complete or wrong."""
     text = texts(_current.get())[key]
     return text.format(**numbers) if numbers else text
+
+
+def joined(sentences: Iterable[str]) -> str:
+    """Sentences in a row, which Chinese writes without blanks between them; empty ones are left out."""
+    return ("" if language() == "zh" else " ").join(filter(None, sentences))
 
 
 def has(key: str) -> bool:

@@ -150,6 +150,8 @@ with stage, st.container(key="stage"):
     with st.container(horizontal=True, key="stage_bar"):
         controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))
         controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))
+        terms.explain("max_num_seqs", "max_num_batched_tokens", "kv_pool", "expert_skew", "waiting", "running", "preemption", "ttft", "itl",
+                      "tpot", "e2e", "p99", "goodput_qps", "gpu_compute", "gpu_bandwidth", "gpu_busy", "slo")
     upload = [traffic.requests(x)[1] for x in (s.b, s.a)]
     key = (state.run_key(s.b), state.run_key(s.a), *upload, language(), frame.theme(), str(frame.scale()))
     dashboard.pictures(key, b, a, str(s.extra["u"]), str(s.extra["l"]), error)
@@ -157,8 +159,6 @@ with stage, st.container(key="stage"):
                icon=":material/show_chart:")
     st.caption(joined([t("playground.band"), why, narration.facts(b.summary()), traffic.report(s.b)]))
 with actions:
-    terms.explain("max_num_seqs", "max_num_batched_tokens", "kv_pool", "expert_skew", "waiting", "running", "preemption", "ttft", "itl",
-                  "tpot", "e2e", "p99", "goodput_qps", "gpu_compute", "gpu_bandwidth", "gpu_busy", "slo")
     st.button(t("playground.pin"), on_click=state.pin, icon=":material/keep:", help=t("playground.pin_help"), disabled=not s.compared)
     st.button(t("playground.back"), on_click=state.back_to_a, disabled=not s.compared)
     exports.copy_link(s)

@@ -85,6 +85,7 @@ def draw_tokens(flow: Flow) -> None:
                 [charts.Line(budgets, middle, "idle", "P50", dotted=True), charts.Line(budgets, tail, colour, "P99", error=error)]
                 if flow.revealed else [],
                 x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
+                log_y=flow.revealed and name == "ttft",  # small budgets choke: seconds beside ms
                 marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)
                        for word, run in shown],
                 height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),

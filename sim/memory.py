@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sim.catalog import Gpu, Model, gpu, model
+from sim.catalog import Model, gpu, model
 from sim.scenario import Scenario, SimError
 
 GIB = 2**30
@@ -280,8 +280,3 @@ def _advice(fit: int | None, scenario: Scenario) -> str:
 def blocks_for(scenario: Scenario, kv_bytes_per_rank: float) -> int:
     """Blocks that so many bytes a rank hold."""
     return int(kv_bytes_per_rank // block_bytes(model(scenario.model), scenario))
-
-
-def describe(card: Gpu) -> str:
-    """A card in one line, for tables."""
-    return f"{card.label}: {card.memory_bytes / GIB:.1f} GiB, {card.bandwidth / 1e12:.2f} TB/s, {card.tflops_bf16:.0f} TFLOP/s bf16"

@@ -4,7 +4,6 @@
                     limits=[("max_num_seqs", 256)], events=[(t, "pool full")], percent=False)
     charts.stacked(title, [charts.Line(x, y1, "kv", ...), ...])      areas on top of each other
     charts.bars(title, ["A", "B"], [charts.Part("queue", "waiting", values), ...])      stacked bars side by side
-    charts.histogram(title, [charts.Sample(values, "decode", "B"), ...], unit="s")
     charts.curve(title, [charts.Line(...)], x_title=..., marks=[(x, y, "now")])     any x, e.g. rate against P99
 
 A colour means one thing everywhere: waiting, prefill, decode, preempted, kv, idle (also the baseline A), ink. The unit
@@ -71,16 +70,6 @@ class Part:
     label: str
     colour: str
     values: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Values whose distribution is shown."""
-
-    values: Any
-    colour: str
-    label: str = ""
-    dotted: bool = False
 
 
 # --- the pictures ---------------------------------------------------------------------------------------------------
@@ -209,25 +198,6 @@ def swatches(parts: Sequence[Part]) -> None:
         f"<span style='margin-right:1.1rem;font-size:.875rem;white-space:nowrap'><span style='color:{colours.get(p.colour, p.colour)}'>■</span> "
         f"{html.escape(p.label)}</span>" for p in parts
     ))
-
-
-def histogram(
-    title: str, samples: Sequence[Sample], *, x_end: float | None = None, bins: int = 40, x_title: str = "",
-    limits: Sequence[tuple[str, float]] = (), height: int = HEIGHT, alt: str = "", key: str | None = None,
-) -> None:
-    """Distributions as outlines over common bins; the last bin holds what lies beyond. y: share of the values, %."""
-    arrays = [np.asarray(s.values, np.float64) for s in samples]
-    arrays = [a[np.isfinite(a)] for a in arrays]
-    most = max((float(np.quantile(a, 0.995)) for a in arrays if len(a)), default=1.0) or 1.0
-    end = x_end or most * 1.02
-    edges = np.linspace(0.0, end, bins + 1)
-    lines = []
-    for sample, values in zip(samples, arrays, strict=True):
-        counts = np.histogram(np.minimum(values, end), edges)[0] / max(len(values), 1)
-        lines.append(Line(edges, np.append(counts, counts[-1]), sample.colour, "", sample.dotted, not sample.dotted, True))
-    marks = [(v, name) for name, v in limits]
-    curve(title, lines, x_title=x_title, x_end=end, percent=True, y_end=_top([np.asarray(ln.y) for ln in lines]),
-          events=marks, height=height, alt=alt, key=key)
 
 
 def both(of: Callable[..., tuple[Any, Any]], b: Any, a: Any, colour: str, *args: Any, **options: Any) -> list[Line]:
@@ -479,7 +449,3 @@ def _faint(colour: str, alpha: float) -> str:
 
 def _width(word: str) -> float:
     return sum(1.8 if ord(c) > 0x2E80 else 1.0 for c in word)
-
-
-def _tick(value: float) -> str:
-    return f"{value:,.6g}"

@@ -195,3 +195,11 @@ def test_a_tokens_price_follows_the_price_of_a_card() -> None:
 
     assert per_million(usd="20")[0] == pytest.approx(2 * per_million(usd="10")[0], rel=0.01)
     assert per_million(usd="-3") == per_million() == per_million(usd="nan")
+
+
+def test_what_a_scene_does_not_ask_about_moves_a_as_well() -> None:
+    app = page("4_experts", p="skew.next")
+    app = app.button(key="lesson_try").click().run()
+    held = app.session_state["state:experts"]
+    assert held.b.max_num_seqs == held.a.max_num_seqs == 1024
+    assert (held.a.expert_skew, held.b.expert_skew) == (0.4, 1.6)

@@ -125,8 +125,8 @@ def begin(
     name, _, step = str(s.extra["p"]).partition(".")
     index = names.index(name) if name in names else 0
     scene, step = scenes[index], step if step in STEPS else STEPS[0]
-    if set(s.seen or {}) <= {"p", "lang"} and scene.a:
-        s.a = scene.a  # the address names no Scenario, so it is the scene's own
+    if set(s.seen or {}) <= {"p", "lang"} and scene.a and not st.session_state.get("dirty"):
+        s.a = scene.a  # the address names no Scenario, and nothing was moved: it is the scene's own
     s.together = scene.besides() if isolate else frozenset()
     flow = Flow(page, scene, step, _answers(page).get(scene.name), s)
 

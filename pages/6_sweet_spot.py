@@ -250,13 +250,14 @@ def experiment(flow: lesson.Flow) -> None:
                             height=lesson.PICTURE, alt=t("sweet_spot.alt_gpu", a=sa.gpu_compute))
     if flow.name == "first":
         b = flow.s.b
-        note = t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
+        note = "" if queue(run_b) >= 5 else t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
                  prompt=float(run_b.requests.prompt.mean()), output=float(run_b.requests.output.mean()),
                  step=seconds(float(run_b.ticks.duration.mean())), queue=seconds(sb.queue_mean), waiting=queue(run_a),
-                 wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n" + t("sweet_spot.why_gpu")
+                 wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n"
+        note += t("sweet_spot.why_gpu")
     else:
         note = t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" + frame.badge("history") + " " + t("sweet_spot.swap_history")
-    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a), note=note, run=run_b)
+    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a) or t("lesson.same"), note=note, run=run_b)
 
 
 def queue(run: Run) -> float:
@@ -324,7 +325,7 @@ def atlas(flow: lesson.Flow) -> None:
             watch(judge(missing[index], result, NO_PREEMPTION, "qps"))
 
     with row[4]:
-        sweep_map.switch(job, t("sweet_spot.map_run", n=len(missing)), done=not missing)
+        sweep_map.switch(job, t("sweet_spot.map_run", n=len(missing)) if missing else t("sweet_spot.map_all"), done=not missing)
     sweep_map.work(job, make, len(made) + len(missing), whole=True)
     best = max(job.runs, key=lambda tried: tried.rank, default=None)
     said = best_of(best) if best and not best.excess else t("sweet_spot.map_none")

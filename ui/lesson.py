@@ -157,7 +157,12 @@ def begin(
         with st.container(key="takeaway"):
             st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
     else:
-        frame.question(t(f"{page}.{scene.name}_question", **(numbers(scene.name, s) if numbers else {})))
+        asked_of = s if flow.untouched or not flow.revealed else replace(s, b=scene.b, a=scene.a or scene.b)
+        question = t(f"{page}.{scene.name}_question", **(numbers(scene.name, asked_of) if numbers else {}))
+        if asked_of is s:
+            frame.question(question)
+        else:  # the question stays what it was; what is shown now is told below
+            st.markdown(f":gray[{t('lesson.was_asked', question=question)}]")
     with st.container(horizontal=True, vertical_alignment="center", key="lesson_row"):
         if step == "ask":
             _predict(page, scene)

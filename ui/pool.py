@@ -46,8 +46,8 @@ class Preemption:
         return self.moments[self.at].preempted
 
     def gone(self, k: int) -> int:
-        """How many of the freed blocks have another owner at moment k."""
-        return sum(self.moments[k].owners.get(block, self.victims[0]) not in self.victims for block in self.freed)
+        """How many of the freed blocks somebody has taken by moment k."""
+        return len(self.freed & {block for moment in self.moments[self.at : k + 1] for block in moment.owners})
 
 
 def first_preemption(scenario: Scenario, requests: Requests, before: int = 60, after: int = 60) -> Preemption | None:

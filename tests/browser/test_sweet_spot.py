@@ -34,7 +34,7 @@ def test_stop_keeps_the_runs_that_were_made(server: str, page: Page) -> None:
 
 def test_a_click_on_a_cell_takes_its_settings(server: str, page: Page) -> None:
     page.goto(f"{server}/sweet_spot?v=1&p=map.reveal&cells=4&lang=en")
-    expect(page.get_by_role("button", name="Run 0")).to_be_disabled(timeout=60_000)  # all are made
+    expect(page.get_by_role("button", name="All are run")).to_be_disabled(timeout=60_000)  # all are made
     expect(page.locator(".stApp")).to_have_attribute("data-test-script-state", "notRunning")
     picture = page.locator(".js-plotly-plot").first
     expect(picture.locator(".scatterlayer .js-line").first).to_be_attached()  # the outline of what keeps the limits

@@ -224,7 +224,7 @@ def conformance(paths: Sequence[str], json_file: Path | None = None) -> int:
     for path in paths:
         try:
             result = replay(path)
-        except (OSError, ValueError, KeyError, SimError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, SimError) as error:
             result = Replay(path, difference=f"cannot be read: {type(error).__name__}: {error}")
         compared.append(result)
         if result.difference:

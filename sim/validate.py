@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from sim.evidence import held, record
 from sim.requests import Requests
 from sim.scenario import Scenario, SimError
 from sim.step_time import Constants, Hardware, Shared, constants
+from sim.vllm.flags import human_int
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -91,6 +94,8 @@ class Row:
 def scenario_of(setting: tuple[str, str, int, int, int, str]) -> Scenario:
     """The server that such rows were measured on."""
     system, model, tp, ep, dp, precision = setting
+    if precision not in PRECISIONS:
+        raise SimError("precision", f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
     return Scenario(
         model=model_name(model),
         gpu=SYSTEMS.get(system, system),
@@ -104,35 +109,40 @@ def scenario_of(setting: tuple[str, str, int, int, int, str]) -> Scenario:
 
 
 def read_steps(path: Path) -> list[Row]:
-    """Rows of a steps.csv. SimError names the line and column that cannot be read."""
-    found = []
-    with Path(path).open(encoding="utf-8", newline="") as file:
-        for number, line in enumerate(csv.DictReader(file), 2):
-            try:
-                found.append(_row(line))
-            except (KeyError, ValueError, TypeError) as error:
-                raise SimError(
-                    "steps_row",
-                    f"{path}, line {number}: {error!r}; expected the columns of step_times/README.md",
-                    line=number,
-                    reason=repr(error),
-                ) from None
+    """Rows of a steps.csv; those of a GPU, model or precision that is not known are left out, which standard error says.
+
+    SimError names the line and column that cannot be read.
+    """
+    found, unknown, number = [], Counter[str](), 1
+    with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        try:
+            for number, line in enumerate(csv.DictReader(file), 2):  # noqa: B007
+                try:
+                    found.append(_row(line))
+                except SimError as error:
+                    unknown[str(error)] += 1
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise SimError("steps_row", f"{path}, line {number}: {why}; expected the columns of step_times/README.md",
+                           line=number, reason=why) from None
+    for reason, count in unknown.most_common():
+        print(f"left out: {count} rows: {reason}", file=sys.stderr)
     if not found:
-        raise SimError("steps_empty", f"{path} holds no rows")
+        raise SimError("steps_empty", f"{path} holds no rows that can be compared")
     return found
 
 
+def _whole(text: str) -> int:
+    """A whole number as tables have it: pandas writes 1.0 where a column has gaps."""
+    return int(float(text))
+
+
 def _row(line: dict[str, str]) -> Row:
-    batch, context, chunk = int(line["batch"]), int(line["context"]), int(line["chunk_tokens"])
-    setting = (
-        line["system"],
-        line["model"],
-        int(line["tp"]),
-        int(line["ep"]),
-        int(line.get("attn_dp") or 1),
-        line["precision"],
-    )
-    phase = line["phase"]
+    batch, context, ms, phase = _whole(line["batch"]), _whole(line["context"]), float(line["ms"]), line["phase"]
+    if not 0 < ms < math.inf:
+        raise ValueError(f"ms {line['ms']}")
+    chunk = _whole(line["chunk_tokens"]) if phase in ("prefill_chunk", "mixed") else 0
+    setting = (line["system"], line["model"], _whole(line["tp"]), _whole(line["ep"]), _whole(line.get("attn_dp") or "1"), line["precision"])
     decode = (batch, batch * context) if phase in ("decode", "mixed") else (0, 0)
     prefill = (0, 0, 0, 0)
     if phase == "prefill":
@@ -146,12 +156,13 @@ def _row(line: dict[str, str]) -> Row:
     elif phase != "decode":
         raise ValueError(f"phase {phase!r}")
     scenario = scenario_of(setting)
+    gpu(scenario.gpu)  # raises where it is not known
     return Row(
         setting[0],
         setting[1],
         phase,
         setting,
-        float(line["ms"]),
+        ms,
         *decode,
         *prefill,
         latent=model(scenario.model).is_mla,
@@ -296,23 +307,25 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
     """
     directory = Path(directory)
     try:
-        meta = json.loads((directory / "meta.json").read_text(encoding="utf-8"))
-        engine = meta["engine_kwargs"]
-        with (directory / "requests.csv").open(encoding="utf-8", newline="") as file:
-            lines = [{key: float(value) for key, value in line.items()} for line in csv.DictReader(file)]
+        meta = json.loads((directory / "meta.json").read_text(encoding="utf-8-sig"))
+        engine = {ALIASES.get(k := str(key).lstrip("-").replace("-", "_"), k): _number(value) for key, value in meta["engine_kwargs"].items()}
+        with (directory / "requests.csv").open(encoding="utf-8-sig", newline="") as file:
+            wanted = ["arrival", "prompt", "output", *(f"{name}_s" for name in RUN_METRICS)]
+            lines = [{name: float(line[name] or "nan") for name in wanted} for line in csv.DictReader(file)]
         lines.sort(key=lambda line: line["arrival"])
         columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
         requests = Requests.of(columns["arrival"], columns["prompt"].astype(int), columns["output"].astype(int))
         measured = {name: columns[name + "_s"] for name in RUN_METRICS}
-    except (OSError, KeyError, ValueError, IndexError, TypeError) as error:
+        cache, device = meta.get("kv_cache") or {}, (meta.get("hardware") or {}).get("device_name", "")
+        if not device and (directory / "config.json").exists():
+            device = json.loads((directory / "config.json").read_text(encoding="utf-8-sig"))["nodes"][0]["instances"][0]["hardware"]
+        named = str(engine.get("model") or meta["model"])
+        blocks = int(cache["num_gpu_blocks"]) if cache.get("num_gpu_blocks") else None
+    except (OSError, KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
         raise SimError("run_files", f"{directory}: {error!r}; a run is a directory with requests.csv (arrival, prompt, output, "
                        "ttft_s, tpot_s, e2e_s) and meta.json (engine_kwargs)", reason=repr(error)) from None
-    device = meta.get("hardware", {}).get("device_name", "")
-    if not device and (directory / "config.json").exists():
-        device = json.loads((directory / "config.json").read_text(encoding="utf-8"))["nodes"][0]["instances"][0]["hardware"]
-    cache = meta.get("kv_cache", {})
-    shape = model(model_name(engine["model"]))
-    quantisation = f"{engine.get('quantization') or ''} {engine['model']}".lower()
+    shape = model(model_name(named))
+    quantisation = f"{engine.get('quantization') or ''} {named}".lower()
     longest = int((columns["prompt"] + columns["output"]).max()) + 1
     scenario = Scenario(
         model=shape.name, gpu=gpu_name(device or directory.name.split("_")[0]),
@@ -326,7 +339,22 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
         max_model_len=engine.get("max_model_len") or max(longest, min(shape.max_position, 8192)),
         block_size=cache.get("block_size") or 16, enable_prefix_caching=True, lengths="fixed", arrival="trace",
         expert_skew=SERVED_SKEW)
-    return scenario, requests, measured, cache.get("num_gpu_blocks")
+    return scenario, requests, measured, blocks
+
+
+ALIASES = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "ep": "enable_expert_parallel"}
+"""Short spellings of engine arguments."""
+
+
+def _number(value: Any) -> Any:
+    """A number that stands as text, also with vLLM's k and M; other values as they are."""
+    try:
+        return human_int(value) if isinstance(value, str) else value
+    except ValueError:
+        try:
+            return float(value)
+        except ValueError:
+            return value
 
 
 SERVED_SKEW = 0.5
@@ -357,8 +385,10 @@ def compare_run(directory: Path) -> list[Compared]:
     measured, ours = replay_run(directory)
     out = []
     for metric in RUN_METRICS:
+        both = np.isfinite(measured[metric]) & np.isfinite(ours[metric])  # a failed request has no latency, one token no TPOT
         for name, of in (("mean", np.mean), ("P50", np.median), ("P99", lambda v: np.quantile(v, 0.99))):
-            out.append(Compared(Path(directory).name, metric, name, float(of(measured[metric])), float(of(ours[metric]))))
+            real, simulated = (float(of(values[metric][both])) if both.any() else math.nan for values in (measured, ours))
+            out.append(Compared(Path(directory).name, metric, name, real, simulated))
     return out
 
 
@@ -399,27 +429,32 @@ def serve(line: Mapping[str, str]) -> Served:
     How the rows were made is not recorded. Inferred from them, so that the error over them is no blind test: rows
     without a version vary in length from 80 to 100 %, the others are of one length; tp_size counts all GPUs.
     """
-    isl, osl, many = int(line["isl"]), int(line["osl"]), int(line["batch_size"])
-    name = line["model_path"].rsplit("/", 1)[-1]
-    real = (float(line["silicon_ttft_ms"]), float(line["silicon_tpot_ms"]))
+    try:
+        isl, osl, many = _whole(line["isl"]), _whole(line["osl"]), _whole(line["batch_size"])
+        name = line["model_path"].rsplit("/", 1)[-1]
+        real = (float(line["silicon_ttft_ms"] or "nan"), float(line["silicon_tpot_ms"] or "nan"))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise SimError("served_row", f"a row of served latency cannot be read: {error!r}", reason=repr(error)) from None
     nan = float("nan")
     try:
         precision = PRECISIONS.get(line["precision"])
         if precision is None:
             raise SimError("precision", f"precision {line['precision']!r}")
-        if (int(line["pp_size"] or 1)) > 1:
+        if not all(map(math.isfinite, real)):
+            raise SimError("served_blank", "no measured TTFT or TPOT")
+        if _whole(line.get("pp_size") or "1") > 1:
             raise SimError("pp", "pipeline parallelism is not modelled")
-        dp, ep = int(float(line["attention_dp_size"] or 1)), int(line["moe_ep_size"] or 1)
-        tp = max(1, int(line["tp_size"] or 1) // dp)  # tp_size counts the GPUs; data-parallel attention divides them
+        dp, ep = _whole(line.get("attention_dp_size") or "1"), _whole(line.get("moe_ep_size") or "1")
+        tp = max(1, _whole(line.get("tp_size") or "1") // dp)  # tp_size counts the GPUs; data-parallel attention divides them
         scenario = Scenario(
             model=model_name(line["model_path"]), gpu=SYSTEMS[line["system"]], weights=precision,
             tensor_parallel_size=tp, data_parallel_size=dp, enable_expert_parallel=ep > 1 or dp > 1,
             arrival="closed", num_clients=many, duration_s=86_400.0, max_model_len=isl + osl + 256, max_num_seqs=1024,
             max_num_batched_tokens=8192, enable_prefix_caching=False, kv_cache_dtype="fp8" if precision == "int4" else "auto",
             gpu_memory_utilization=0.92, expert_skew=SERVED_SKEW)
-        latencies = simulate(scenario, clients(many, isl, osl, 1.0 if line["backend_version"] else 0.8)).latencies()
-    except (SimError, KeyError) as error:
-        return Served(line["system"], name, isl, osl, many, *real, nan, nan, str(error)[:90])
+        latencies = simulate(scenario, clients(many, isl, osl, 1.0 if line.get("backend_version") else 0.8)).latencies()
+    except (SimError, KeyError, ValueError) as error:
+        return Served(line.get("system", "?"), name, isl, osl, many, *real, nan, nan, str(error)[:90])
     return Served(line["system"], name, isl, osl, many, *real,
                   float(np.mean(latencies["ttft"])) * 1e3, float(np.mean(latencies["tpot"])) * 1e3)
 
@@ -464,6 +499,8 @@ def steps_table(path: Path) -> dict[str, Any]:
     """Errors over a steps.csv: rows read, rows that fit in memory, and groups with median and p90."""
     rows = read_steps(path)
     kept = [row for row in rows if fits_in_memory(row)]
+    if not kept:
+        raise SimError("steps_none_fit", f"none of the {len(rows)} rows of {path} fits in the memory of its GPUs")
     predicted = predict(kept)
     measured = np.array([row.ms for row in kept])
     error = np.abs(predicted / measured - 1)
@@ -493,7 +530,7 @@ def _print_steps(table: dict[str, Any], median: float | None, p90: float | None)
         print(f"{row['system']:16} {row['phase']:14} {row['rows']:5} {row['median']:8.1%} {row['p90']:8.1%}")
     whole = table["groups"][-1]
     missed = [f"{name} {whole[name]:.1%} is above {limit:.1%}" for name, limit in (("median", median), ("p90", p90))
-              if limit is not None and whole[name] > limit]
+              if limit is not None and not whole[name] <= limit]
     for line in missed:
         print("MISSED:", line)
     return 1 if missed else 0
@@ -506,7 +543,7 @@ def _print_runs(compared: list[Compared]) -> None:
 
 
 def _served(path: Path) -> list[Served]:
-    with Path(path).open(encoding="utf-8", newline="") as file:
+    with Path(path).open(encoding="utf-8-sig", newline="") as file:
         return [serve(line) for line in csv.DictReader(file)]
 
 
@@ -514,7 +551,7 @@ def _print_served(rows: list[Served]) -> None:
     can = [row for row in rows if not row.reason]
     print(f"{len(rows)} rows, of which {len(can)} can be modelled; |predicted/measured - 1|:")
     print(f"{'system':10} {'model':30} {'rows':>5} {'TPOT med':>9} {'p90':>7} {'TTFT med':>9} {'p90':>7}")
-    keys = [*sorted({(row.system, row.model) for row in can}), ("all", "all")]
+    keys = [*sorted({(row.system, row.model) for row in can}), *([("all", "all")] if can else [])]
     for key in keys:
         some = [row for row in can if key[0] == "all" or (row.system, row.model) == key]
         tpot = np.array([abs(row.our_tpot / row.tpot - 1) for row in some])

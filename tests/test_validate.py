@@ -1,5 +1,7 @@
 """The simulator against measurements, through the commands a reader of page 9 would type."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,43 @@ def test_published_results_that_run_quickly(name):
     outcome = CHECKS[name]()
     if name != "H15":
         assert outcome.verdict == "holds", outcome
+
+
+HEAD = "system,model,tp,ep,attn_dp,precision,phase,batch,context,chunk_tokens,ms\n"
+ROW = "h100_sxm,Llama-3.1-8B,1,1,1,bf16,decode,8,1024,0,8.0\n"
+
+
+@pytest.mark.parametrize(("text", "status", "said"), [
+    ("\ufeff" + HEAD + ROW, 0, "1 rows"),
+    (HEAD + ROW.replace(",8,1024,0,", ",8.0,1024.0,,"), 0, "1 rows"),
+    (HEAD + ROW + ROW.replace("h100_sxm", "gb200"), 0, "left out: 1 rows"),
+    (HEAD + ROW.replace("8.0\n", "nan\n"), 2, "line 2"),
+    (HEAD + ROW.replace("bf16", "int3"), 2, "int3"),
+    (HEAD + ROW.replace(",8,1024,", ",100000,100000,"), 2, "fits in the memory"),
+], ids=["bom", "floats", "unknown gpu", "nan", "unknown precision", "too large"])
+def test_tables_as_other_tools_write_them(tmp_path, capsys, text, status, said):
+    path = tmp_path / "steps.csv"
+    path.write_text(text, encoding="utf-8")
+    assert main(["validate", str(path), "--median", "9", "--p90", "9"]) == status
+    assert said in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("spelling", [
+    lambda key: key.replace("_", "-"), lambda key: "--" + key.replace("_", "-"), lambda key: {"data_parallel_size": "dp"}.get(key, key)])
+def test_a_runs_arguments_are_read_however_they_are_spelt(tmp_path, spelling):
+    source, copy = DATA / "rtxpro6000_qwen3-30b-a3b_dp2_ep2", tmp_path / "run"
+    shutil.copytree(source, copy)
+    meta = json.loads((copy / "meta.json").read_text())
+    meta["engine_kwargs"] = {spelling(key): str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+                             for key, value in meta["engine_kwargs"].items()}
+    (copy / "meta.json").write_text(json.dumps(meta), encoding="utf-8-sig")
+    (copy / "config.json").write_bytes((source / "config.json").read_bytes())
+    assert validate.read_run(copy)[0] == validate.read_run(source)[0]
+
+
+def test_a_damaged_record_fails_alone(tmp_path, capsys):
+    good = sorted((DATA.parent / "oracle").glob("*.gz"))[0]
+    (tmp_path / "cut.json.gz").write_bytes(good.read_bytes()[:200])
+    (tmp_path / "list.json").write_text("[]")
+    assert main(["conformance", str(tmp_path / "cut.json.gz"), str(tmp_path / "list.json"), str(good)]) == 1
+    assert "1 passed, 2 failed" in capsys.readouterr().out

@@ -79,6 +79,7 @@ def draw_tokens(flow: Flow) -> None:
     error, why = narration.error(flow.s.b.gpu)
     for place, name, colour in zip(frame.columns(2), ("ttft", "itl"), ("prefill", "decode"), strict=True):
         middle, tail = ([1e3 * getattr(s, f"{name}_{p}") for s in each] for p in ("p50", "p99"))
+        told = {"ttft": "ttft_p50", "itl": "itl_p99"}[name]  # what the sentence speaks of
         with place:
             charts.curve(
                 t(f"two_budgets.{name}_title"),
@@ -86,7 +87,7 @@ def draw_tokens(flow: Flow) -> None:
                 if flow.revealed else [],
                 x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
                 log_y=flow.revealed and name == "ttft",  # small budgets choke: seconds beside ms
-                marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), f"{name}_p99"), word)
+                marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), told), word)
                        for word, run in shown],
                 height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),
             )
@@ -141,7 +142,7 @@ def draw_starve(flow: Flow) -> None:
         with place:
             charts.bars(
                 t(f"two_budgets.starve_{what}"), names, [charts.Part("", colour, [found[k][i] for k in shown])],
-                horizontal=True, words=seconds, y_end=found["none"][i] * 1.1, height=lesson.PICTURE,
+                horizontal=True, words=seconds, y_end=1.1 * max(found[k][i] for k in shown), height=lesson.PICTURE,
                 alt=t(f"two_budgets.alt_starve_{what}" if flow.revealed else f"two_budgets.alt_starve_{what}_a", **words),
             )
     lesson.end(flow, explain=t("two_budgets.starve_explain", **words),

@@ -257,6 +257,8 @@ def ask() -> None:
 
 def told() -> str:
     """What happened to the step, against A."""
+    if not flow.s.compared:
+        return t("lesson.same")
     words = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=signed(now.seconds / before.seconds),
                 rank=now.fullest(), rank_before=before.fullest(), hot=experts.hot_expert_ratio(shape, b.expert_skew),
                 touched_before=before.touched, touched_after=now.touched, experts=shape.experts)

@@ -263,8 +263,9 @@ def told() -> str:
             cards=fast, over=slow,
         )
     one, all_ = fit[first], fit[last]
+    each, less = (shape.kv_values_per_token(tp) * tp for tp in (last, first))
     return t(
-        "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
+        "parallelism.card_whole" if each > 1.01 * less else "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
         ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB, gib_last=all_.memory["kv"] / GIB,
         bytes_first=shape.kv_values_per_token(first) * 2 / 1024, bytes_last=shape.kv_values_per_token(last) * 2 / 1024,
     )

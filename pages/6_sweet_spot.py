@@ -256,7 +256,7 @@ def experiment(flow: lesson.Flow) -> None:
                  wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n"
         note += t("sweet_spot.why_gpu")
     else:
-        note = t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" + frame.badge("history") + " " + t("sweet_spot.swap_history")
+        note = (t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" if sb.preemptions else "") + frame.badge("history") + " " + t("sweet_spot.swap_history")
     lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a) or t("lesson.same"), note=note, run=run_b)
 
 

@@ -40,7 +40,8 @@ def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, 
     effects = t("narration.and").join(said[:most]) if said else nothing
     sentences = [t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects)]
     if b.preemptions and not a.preemptions:
-        sentences.append(t("narration.preemption_began", kv=value(b.kv_max, "%"), n=value(b.preempted_requests)))
+        began = "swapping_began" if scenario_b.preemption_mode == "swap" else "preemption_began"
+        sentences.append(t(f"narration.{began}", kv=value(b.kv_max, "%"), n=value(b.preempted_requests)))
     elif a.preemptions and not b.preemptions:
         sentences.append(t("narration.preemption_ended"))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:

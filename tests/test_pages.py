@@ -22,7 +22,7 @@ ODD = [
     ("8_playground", "ar=bursty&bc=12&rr=1&du=10&sd=10"), ("8_playground", "gm=0.05"), ("8_playground", "u=foo&l=bar"), ("8_playground", "a.gm=0.05"),
     ("2_two_budgets", "p=queue.reveal&gm=0.05"), ("2_two_budgets", "p=queue.reveal&mo=Llama-3.1-70B"), ("2_two_budgets", "rr=0.01&du=0.1"),
     ("2_two_budgets", "p=tokens.reveal&ms=4096&mt=4096"), ("2_two_budgets", "p=tokens.reveal&cp=0&mt=131072&ml=32768"),
-    ("3_kv_pool", "p=mode.reveal&ms=1&mt=1"), ("3_kv_pool", "p=mode.reveal&nb=0&gm=0.05"), ("3_kv_pool", "p=blocks.reveal&k=99999"), ("3_kv_pool", "p=blocks.reveal&nb=0"),
+    ("3_kv_pool", "p=mode.reveal&ms=1&mt=1&du=5"), ("3_kv_pool", "p=mode.reveal&nb=0&gm=0.05"), ("3_kv_pool", "p=blocks.reveal&k=99999"), ("3_kv_pool", "p=blocks.reveal&nb=0"),
     ("4_experts", "mo=Llama-3.1-8B"), ("5_parallelism", "gm=0.05"), ("app", "p=few.reveal&gm=0.05"), ("app", "p=eight.reveal&nr=5"),
     ("app", "p=stream.reveal&rr=0.01&du=0.1"), ("6_sweet_spot", "p=first.reveal&gm=0.05"), ("6_sweet_spot", "p=search.ask&gpus=abc"),
     ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=max_num_seqs&cells=4"), ("6_sweet_spot", "p=map.reveal&across=foo&up=foo&cells=3"),

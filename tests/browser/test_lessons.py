@@ -147,7 +147,7 @@ def test_page_down_reveals_an_incident_and_goes_on_to_the_next(page: Page, serve
     errors = watch(page)
     page.goto(f"{server}/diagnose?lang=en")
     settle(page)
-    for shown in ("And what do you do about it?", "It helped", "One dashboard, no names"):
+    for shown in ("And what do you do about it?", "Applied:", "One dashboard, no names"):
         press_page_down(page)
         expect(page.locator(".stMain").get_by_text(shown).first).to_be_visible()
         assert not flaws(page)

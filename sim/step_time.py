@@ -127,7 +127,11 @@ def smooth_max(a: float, b: float, sharpness: float) -> float:
 
 
 class Hardware:
-    """The terms of one model on one kind of rank; remembers what it worked out, by number of tokens."""
+    """The terms of one model on one kind of rank; remembers what it worked out, by number of tokens.
+
+    load: for kernels measured one by one, as in step_times/ and not in a server: ([ranks] visits, [ranks] distinct experts)
+    of so many tokens. What such rows have and servers do not (`expert_floor_us`, the apart all-reduces) goes with it.
+    """
 
     def __init__(
         self,
@@ -170,6 +174,7 @@ class Hardware:
         touched = (shape.heads / tp + kv_heads) * (query_dim + value_dim)
         self.qkv_bytes = shape.layers * touched * 2.0 * self.shared.attention_moves
         self.load = load or self._load
+        self.by_kernel = load is not None
         self.host_model = scenario.host
         self.host_s, self.host_seq_s = {
             "none": (0.0, 0.0),
@@ -253,7 +258,7 @@ class Hardware:
         seconds = float(busy.max()) + fit.expert_us * 1e-6
         if self.host_model != "none":
             seconds += self.shared.expert_gap_us * 1e-6
-        elif self._narrow(self.expert_bytes):
+        if self.by_kernel and self._narrow(self.expert_bytes):
             seconds = smooth_max(seconds, fit.expert_floor_us * 1e-6, 4.0)
         return shape.moe_layers * seconds
 
@@ -263,7 +268,7 @@ class Hardware:
         if self.tp > 1:
             size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
             count = 2 * shape.layers
-            if shape.shared_intermediate and self.host_model == "none":  # in the rows shared experts come in and go out apart
+            if shape.shared_intermediate and self.by_kernel:  # in the rows shared experts come in and go out apart
                 count += 2 * shape.moe_layers
             total += count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
         if self.gathered > 1:

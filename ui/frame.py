@@ -93,7 +93,7 @@ CSS = """<style>
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
-@media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}}
+@media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}.if-tile .l{white-space:normal}}
 %s</style>"""
 PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;width:14.5rem!important}
 .stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}

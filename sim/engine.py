@@ -39,6 +39,8 @@ from sim.scenario import Scenario, SimError
 
 INF = float("inf")
 Observer = Callable[["Step"], None]
+Batch = tuple[int, int, int, int, int, int, int]
+"""What a step computes, as `StepTime.seconds` takes it."""
 
 
 def simulate(
@@ -95,7 +97,7 @@ def _simulate(
         for replica in replicas:
             replica.guessing = caching and not cached
             replica.most_ticks = most_ticks
-        router = Router(s, requests, book, replicas, refusals)
+        router = Router(s, requests, book, replicas, refusals, step_time)
         try:
             router.run()
         except _CacheMatters:
@@ -243,6 +245,11 @@ class Replica:
             self.cache = PrefixCache(self.usable, s.block_size, book.prefix, book.quoted, self.seen)
         self.stopped = ""
         self.most_ticks = INF
+        # Replicas that share experts step together: the router says when, and how long the step that each describes takes.
+        self.together = bool(getattr(step_time, "in_step", False))
+        self.at = 0.0  # no step begins before
+        self.batch: Batch | None = None  # the step that has begun
+        self.moving = 0.0  # s that its blocks are on the way over PCIe
         # What is written down: starts and free blocks of every tick; who decodes, per stretch of ticks in which they are
         # the same; the rest where it is not zero.
         self.starts: list[float] = []
@@ -264,7 +271,10 @@ class Replica:
     # ------------------------------------------------------------------------------------------------ the life of it
 
     def ticks(self) -> Generator[float, float, None]:
-        """Runs up to a horizon (sent in), yields the start of its next tick (inf: nothing to do), and so on."""
+        """Runs up to a horizon (sent in), yields the start of its next tick (inf: nothing to do), and so on.
+
+        With `together` it begins one tick, leaves it in `batch`, is sent its duration and ends it.
+        """
         s, book, observer, cache = self.s, self.book, self.observer, self.cache
         size, batched, seats = s.block_size, s.max_num_batched_tokens, self.seats
         continuous, static = s.batching == "continuous", s.batching == "static"
@@ -281,7 +291,7 @@ class Replica:
         length, last, got, fin = book.length, book.last, book.got, book.fin
         scheduled, first, finish, latest, since = book.scheduled, book.first, book.finish, book.latest, book.since
         seat, cached = book.seat, book.cached
-        starts, on_finish, most_ticks = self.starts, self.on_finish, self.most_ticks
+        starts, on_finish, most_ticks, together = self.starts, self.on_finish, self.most_ticks, self.together
         start_of, free_of = starts.append, self.frees.append
         stretch, particular, freed = self.stretches.extend, self.particular.extend, self.freed.extend
         patience = 1000 + 4 * -(-max(last, default=1) // min(batched, threshold or batched))
@@ -294,6 +304,9 @@ class Replica:
         horizon = yield 0.0
 
         while True:
+            if self.at > t:  # it had nothing to do while the others had
+                self.pause(t)
+                t = self.at
             # ---- arrivals: nothing to do until somebody comes
             if not n and not partial and not front and not swapped and not urgent and arrivals[pointer] > t:
                 self.pause(t)
@@ -326,7 +339,7 @@ class Replica:
             # ---- coast: nothing but decodes, until somebody ends, comes or lacks a block
             exact = True
             sampled: list[int] = []
-            if n and not partial and observer is None and not stalled:
+            if n and not partial and observer is None and not stalled and not together:
                 if static or n == seats:
                     until = INF
                 elif short:
@@ -577,13 +590,19 @@ class Replica:
                 start_of(t)
                 free_of(free)
                 sampling = d_seqs + len(sampled)
-                duration = seconds(d_seqs + l_seqs, d_context + l_context, p_seqs, p_tokens, p_pairs, p_context, sampling)
-                if jitter:
-                    duration *= jitter[tick % len(jitter)]
-                if moved:
-                    swap_s = moved * self.block_swap_s
-                    self.swap_log.append((tick, moved, swap_s))
+                batch = (d_seqs + l_seqs, d_context + l_context, p_seqs, p_tokens, p_pairs, p_context, sampling)
+                swap_s = moved * self.block_swap_s
+                if together:
+                    self.batch, self.moving = batch, swap_s
+                    horizon = t  # the next one begins when all have ended this one
+                    duration = yield t
+                else:
+                    duration = seconds(*batch)
+                    if jitter:
+                        duration *= jitter[tick % len(jitter)]
                     duration += swap_s
+                if moved:
+                    self.swap_log.append((tick, moved, swap_s))
                 if observer is not None:
                     self.keep(t, k, n, context, free, pointer)
                     step = self.step(t, duration, view, entered, lost, returned)

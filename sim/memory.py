@@ -72,16 +72,23 @@ def check_parallel(shape: Model, scenario: Scenario) -> None:
             value=tp,
             works=", ".join(map(str, works)),
         )
-    widths = [shape.intermediate] + ([shape.moe_intermediate] if shape.experts and not ep else [])
-    for width in widths:
-        if width % tp:
-            raise SimError(
-                "tp_width",
-                f"{width} is not divisible by {tp}: the feed-forward's width must be divisible by tensor_parallel_size",
-                field="tensor_parallel_size",
-                width=width,
-                value=tp,
-            )
+    if shape.intermediate % tp:
+        raise SimError(
+            "tp_width",
+            f"{shape.intermediate} is not divisible by {tp}: the feed-forward's width must be divisible by tensor_parallel_size",
+            field="tensor_parallel_size",
+            width=shape.intermediate,
+            value=tp,
+        )
+    if shape.experts and not ep and shape.moe_intermediate % all_ranks(scenario):
+        raise SimError(
+            "expert_width",
+            f"{shape.moe_intermediate} is not divisible by {all_ranks(scenario)}: without enable_expert_parallel the experts' width "
+            "must be divisible by tensor_parallel_size x data_parallel_size",
+            field="tensor_parallel_size" if shape.moe_intermediate % tp else "data_parallel_size",
+            width=shape.moe_intermediate,
+            value=all_ranks(scenario),
+        )
     if scenario.enable_expert_parallel and shape.experts:
         ranks = expert_ranks(scenario)
         slots = shape.experts + scenario.num_redundant_experts
@@ -98,8 +105,16 @@ def check_parallel(shape: Model, scenario: Scenario) -> None:
 
 
 def expert_ranks(scenario: Scenario) -> int:
-    """Ranks the experts spread over whole (expert parallelism), 1 without."""
-    return scenario.tensor_parallel_size * scenario.data_parallel_size if scenario.enable_expert_parallel else 1
+    """Ranks the experts spread over whole (expert parallelism), 1 without: then all ranks hold a slice of each."""
+    return all_ranks(scenario) if scenario.enable_expert_parallel else 1
+
+
+def all_ranks(scenario: Scenario) -> int:
+    """GPUs of the server. Experts, whole or sliced, spread over all of them; everything else over those of one replica.
+
+    (vLLM: by default, expert layers form a tensor parallel group of size DP x TP.)
+    """
+    return scenario.tensor_parallel_size * scenario.data_parallel_size
 
 
 def rank_weight_bytes(shape: Model, scenario: Scenario) -> int:
@@ -112,7 +127,7 @@ def rank_weight_bytes(shape: Model, scenario: Scenario) -> int:
     if shape.experts:
         shared = sum(n * k for n, k in shape.mlp_matrices(shape.shared_intermediate, tp))
         ranks = expert_ranks(scenario)
-        slots = (shape.experts + scenario.num_redundant_experts) / ranks if ranks > 1 else shape.experts / tp
+        slots = (shape.experts + scenario.num_redundant_experts) / ranks if ranks > 1 else shape.experts / all_ranks(scenario)
         total += shape.moe_layers * (
             shared * linear + shape.hidden * shape.experts * 2 + slots * shape.expert_values * expert
         )
@@ -129,10 +144,9 @@ def activation_bytes(shape: Model, scenario: Scenario) -> int:
     tp, tokens = scenario.tensor_parallel_size, scenario.max_num_batched_tokens
     width = shape.intermediate / tp * (3 if shape.gated else 2)
     if shape.experts:
-        split = 1 if scenario.enable_expert_parallel else tp
-        gathered = scenario.data_parallel_size if scenario.enable_expert_parallel else 1
+        split = 1 if scenario.enable_expert_parallel else all_ranks(scenario)
         per_visit = 3 * shape.moe_intermediate / split + shape.hidden
-        share = gathered / expert_ranks(scenario) if scenario.enable_expert_parallel else 1
+        share = 1 / tp if scenario.enable_expert_parallel else scenario.data_parallel_size
         width = max(width if shape.dense_layers else 0.0, shape.experts_per_token * per_visit * max(share, 0.25))
     attention = 2 * sum(n for n, _ in shape.attention_matrices(tp)) / 2
     layer = tokens * (width + attention + 6 * shape.hidden) * 2
@@ -152,7 +166,7 @@ def plan(scenario: Scenario) -> MemoryPlan:
     """The memory of the fullest rank and the KV pool.
 
     SimError, in vLLM's words and with what would fit, when the engine would not start: the ranks do not divide the
-    model ("tp_heads", "tp_kv_heads", "tp_width", "ep_experts"), the weights do not fit ("weights_too_large"), nothing is
+    model ("tp_heads", "tp_kv_heads", "tp_width", "expert_width", "ep_experts"), the weights do not fit ("weights_too_large"), nothing is
     left for KV ("no_kv_memory"), or one request of max_model_len does not fit ("model_len_too_large").
     """
     return _plan(scenario)
@@ -168,7 +182,7 @@ def _worked_out(scenario: Scenario) -> MemoryPlan:
     check_parallel(shape, scenario)
     weights, activation = rank_weight_bytes(shape, scenario), activation_bytes(shape, scenario)
     graphs = graph_bytes(shape, scenario)
-    several = scenario.tensor_parallel_size > 1 or (scenario.enable_expert_parallel and scenario.data_parallel_size > 1)
+    several = scenario.tensor_parallel_size > 1 or (shape.experts and scenario.data_parallel_size > 1)
     other = CONTEXT_BYTES + (COMM_BYTES if several else 0)
     requested = int(card.memory_bytes * scenario.gpu_memory_utilization)
     available = requested - weights - activation - graphs - other

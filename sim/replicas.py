@@ -1,16 +1,18 @@
 """Data-parallel replicas behind a router, and the arrivals that completions release.
 
 With one replica the router only hands arrivals over. With several, requests are routed in order of arrival, and each
-sees the replicas as they are after the latest step they have begun.
+sees the replicas as they are after the latest step they have begun. Replicas that share the experts of a model begin
+their steps together and end them together: the slowest sets the pace, and who has nothing to do waits with the rest.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Generator
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from math import nextafter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,13 +25,22 @@ if TYPE_CHECKING:
 INF = float("inf")
 
 
+def _sent(life: Generator[float, float, None], value: float) -> float:
+    """A replica's answer: when it would begin its next step, inf where it never will."""
+    try:
+        return life.send(value)
+    except StopIteration:
+        return INF
+
+
 class Router:
     """Brings each request to a replica when its time has come."""
 
     def __init__(
-        self, s: Scenario, requests: Requests, book: Book, replicas: list[Replica], refusals: dict[int, SimError]
+        self, s: Scenario, requests: Requests, book: Book, replicas: list[Replica], refusals: dict[int, SimError],
+        step_time: Any,
     ) -> None:
-        self.s, self.book, self.replicas, self.refusals = s, book, replicas, refusals
+        self.s, self.book, self.replicas, self.refusals, self.step_time = s, book, replicas, refusals, step_time
         self.followers: dict[int, list[int]] = {}
         after = requests.after
         for r in (after >= 0).nonzero()[0].tolist():
@@ -54,6 +65,8 @@ class Router:
         """Run all replicas until nobody has anything to do."""
         if len(self.replicas) == 1:
             self._alone(self.replicas[0])
+        elif self.replicas[0].together:
+            self._in_step()
         else:
             self._several()
 
@@ -98,45 +111,77 @@ class Router:
             else:
                 heappush(self.coming, (when, follower))
 
-    def _several(self) -> None:
-        lockstep = bool(self.followers)
+    def _ended(self, r: int, now: float) -> float:
+        self.in_flight[self.book.replica[r]] -= 1
+        if r not in self.followers:
+            return INF
+        self._release(r, now)
+        return self.coming[0][0] if self.coming else INF
 
-        def ended(r: int, now: float) -> float:
-            self.in_flight[self.book.replica[r]] -= 1
-            if r not in self.followers:
-                return INF
-            self._release(r, now)
-            return self.coming[0][0] if self.coming else INF
-
+    def _begin(self) -> list[Generator[float, float, None]]:
+        lives = []
         for replica in self.replicas:
-            replica.on_finish = ended
-        lives = [replica.ticks() for replica in self.replicas]
-        for life in lives:
-            next(life)
+            replica.on_finish = self._ended
+            lives.append(replica.ticks())
+            next(lives[-1])
+        return lives
+
+    def _route(self, clocks: list[float]) -> None:
+        """The next request goes to its replica, whose next step (`clocks`) may now be earlier."""
+        when, r = heappop(self.coming)
+        number = self._choose()
+        self.in_flight[number] += 1
+        replica = self.replicas[number]
+        self._hand(when, r, replica)
+        if not replica.stopped:  # it may have been idle, or still at its latest step
+            clocks[number] = min(clocks[number], max(when, replica.clock))
+
+    def _several(self) -> None:
+        by_turns = bool(self.followers)  # what one of them ends may come to another
+        lives = self._begin()
         clocks = [INF] * len(lives)
-        alive = [True] * len(lives)
         while True:
             first = min(range(len(lives)), key=clocks.__getitem__)
             if self.coming and self.coming[0][0] <= clocks[first]:
-                when, r = heappop(self.coming)
-                number = self._choose()
-                self.in_flight[number] += 1
-                self._hand(when, r, self.replicas[number])
-                if alive[number]:  # it may have been idle, or still at its latest step
-                    clocks[number] = min(clocks[number], max(when, self.replicas[number].clock))
+                self._route(clocks)
                 continue
             if clocks[first] == INF:
                 return
             horizon = self.coming[0][0] if self.coming else INF
-            if lockstep:
+            if by_turns:
                 others = min((clock for i, clock in enumerate(clocks) if i != first), default=INF)
                 horizon = min(horizon, others)
                 if horizon <= clocks[first]:
                     horizon = nextafter(clocks[first], INF)  # just the ticks that start now
-            try:
-                clocks[first] = lives[first].send(horizon)
-            except StopIteration:
-                clocks[first], alive[first] = INF, False
+            clocks[first] = _sent(lives[first], horizon)
+
+    def _in_step(self) -> None:
+        lives, jitter = self._begin(), self.step_time.jitter
+        clocks = [INF] * len(lives)
+        at, steps = 0.0, 0  # the end of the latest step
+        while True:
+            start = max(at, min(clocks))
+            if self.coming and self.coming[0][0] <= start:
+                self._route(clocks)
+                continue
+            if start == INF:
+                return
+            began = [i for i, clock in enumerate(clocks) if clock <= start]
+            for i in began:
+                self.replicas[i].at = start
+                clocks[i] = _sent(lives[i], nextafter(start, INF))
+            began = [i for i in began if self.replicas[i].batch]
+            if not began:  # a static batch is not together yet
+                continue
+            duration = self.step_time.together([replica.batch for replica in self.replicas])
+            if jitter:
+                duration *= jitter[steps % len(jitter)]
+            duration += max(self.replicas[i].moving for i in began)
+            steps += 1
+            at = start + duration
+            for i in began:
+                self.replicas[i].batch = None
+                clocks[i] = _sent(lives[i], duration)
 
     def _choose(self) -> int:
         """Which replica the next request goes to; ties go round."""

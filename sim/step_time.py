@@ -4,13 +4,14 @@
     attention_prefill  FLOPs of the new tokens' scores
     attention_decode   KV bytes read, a cost per sequence and a floor per layer
     experts            grouped GEMM: weights of the distinct experts touched, FLOPs, on the most loaded rank
-    all_reduce         two a layer with tensor parallelism; gathering and scattering tokens with expert parallelism
+    all_reduce         two a layer with tensor parallelism; gathering tokens for the experts of all replicas, and scattering
     head               logits and sampling
     fixed              norms, rotary embedding, activation: per layer, and bytes that grow with the tokens
     host               CPU work that the GPU waits for (all of it, or what async scheduling cannot hide)
 
-Not modelled: pipeline parallelism. Data-parallel replicas with expert parallelism keep step with each other in a real
-server; here each takes its experts' time as if all had its own batch, and the rest of a step as its own.
+Data-parallel replicas of a model with experts share them, sliced or whole: vLLM spreads them over all TP x DP ranks. Such
+replicas begin and end each step together (`StepTime.together`); who is done sooner waits at the gathering of tokens, which
+counts as all_reduce. Not modelled: pipeline parallelism.
 
 Attainable shares of the peaks are in calibration.toml, fitted by tools/fit_step_time.py. A decode-only step is a line in
 the summed context, so the engine pays one dictionary look-up and a multiplication per tick.
@@ -19,7 +20,7 @@ the summed context, so the engine pays one dictionary look-up and a multiplicati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,9 +32,11 @@ from sim.catalog import Gpu, Model, calibration, gpu, model
 from sim.scenario import Scenario
 
 if TYPE_CHECKING:
+    from sim.engine import Batch
     from sim.results import Ticks
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Line = tuple[float, float, float]
 TERMS = ("linear", "attention_prefill", "attention_decode", "experts", "all_reduce", "head", "fixed", "host")
 INF = math.inf
@@ -147,7 +150,8 @@ class Hardware:
         self.shared = common or shared()
         self.tp = scenario.tensor_parallel_size
         self.ep = memory.expert_ranks(scenario)
-        self.gathered = scenario.data_parallel_size if scenario.enable_expert_parallel else 1
+        self.gathered = scenario.data_parallel_size if self.shape.experts else 1
+        self.ranks = self.tp * self.gathered
         self.skew = scenario.expert_skew
         self.redundant = scenario.num_redundant_experts if self.ep > 1 else 0
         shape, card, fit, tp = self.shape, self.card, self.fitted, self.tp
@@ -186,6 +190,8 @@ class Hardware:
         self._heads: dict[int, float] = {}
         self._attention: dict[int, list[Line]] = {0: [(0.0, 0.0, INF)]}
         self._ragged: dict[int, float] = {}
+        self._own: dict[int, float] = {}
+        self._common: dict[int, tuple[float, float]] = {}
         attainable = card.tflops_bf16 * 1e12 * fit.attention_flops * (self.shared.mla_prefill if shape.is_mla else 1.0)
         kv_rate = card.bandwidth * fit.kv_bandwidth
         self.pair_s, self.seen_s, self.token_s = self.pair_flops / attainable, self.kv_bytes / kv_rate, self.qkv_bytes / kv_rate
@@ -242,13 +248,16 @@ class Hardware:
             total += shape.moe_layers * (of(self.shared_mlp) + router)
         return total
 
-    def moe(self, tokens: int) -> float:
-        """Seconds of the experts on the rank that takes longest: FLOPs of the visits against weights of the experts touched."""
+    def moe(self, tokens: float) -> float:
+        """Seconds of the experts on the rank that takes longest, for so many tokens of each replica.
+
+        FLOPs of the visits against weights of the experts touched.
+        """
         shape, fit = self.shape, self.fitted
         if not shape.moe_layers:
             return 0.0
         visits, distinct = self.load(tokens * self.gathered)
-        shard = 1 if self.ep > 1 else self.tp
+        shard = 1 if self.ep > 1 else self.ranks
         values = shape.expert_values / shard
         compute = 2.0 * visits * values / self.expert_flops
         move = distinct * values * self.expert_bytes / self.bandwidth
@@ -263,22 +272,27 @@ class Hardware:
         return shape.moe_layers * seconds
 
     def all_reduce(self, tokens: int) -> float:
-        """Seconds of communication: two all-reduces a layer, or tokens gathered for experts and sent back."""
-        shape, fit, shared, total = self.shape, self.fitted, self.shared, 0.0
-        if self.tp > 1:
-            size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
-            count = 2 * shape.layers
-            if shape.shared_intermediate and self.by_kernel:  # in the rows shared experts come in and go out apart
-                count += 2 * shape.moe_layers
-            total += count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
-        if self.gathered > 1:
-            size = tokens * shape.hidden * 2.0
-            copies = (self.gathered - 1) * (1.0 + shared.gather_tp * (self.tp - 1))
-            latency = fit.all_reduce_us + shared.gather_rank_us * self.gathered
-            if self.ep > NODE:
-                latency += shared.network_us
-            total += 2 * shape.moe_layers * (latency * 1e-6 + copies * self._sent(size, self.ep))
-        return total
+        """Seconds of two all-reduces a layer between the ranks of a replica."""
+        shape, fit, shared = self.shape, self.fitted, self.shared
+        if self.tp == 1:
+            return 0.0
+        size = tokens * shape.hidden * 2.0 * 2.0 * ((self.tp - 1) / self.tp) ** shared.ring_power
+        count = 2 * shape.layers
+        if shape.shared_intermediate and self.by_kernel:  # in the rows shared experts come in and go out apart
+            count += 2 * shape.moe_layers
+        return count * (fit.all_reduce_us * 1e-6 + self._sent(size, self.tp))
+
+    def gather(self, tokens: float) -> float:
+        """Seconds of bringing so many tokens of each replica to the experts of all, and back."""
+        shape, fit, shared = self.shape, self.fitted, self.shared
+        if self.gathered == 1:
+            return 0.0
+        size = tokens * shape.hidden * 2.0
+        copies = (self.gathered - 1) * (1.0 + shared.gather_tp * (self.tp - 1))
+        latency = fit.all_reduce_us + shared.gather_rank_us * self.gathered
+        if self.ranks > NODE:
+            latency += shared.network_us
+        return 2 * shape.moe_layers * (latency * 1e-6 + copies * self._sent(size, self.ranks))
 
     def _sent(self, size: float, ranks: int) -> float:
         """Seconds to move so many bytes: links come near their rate only with large messages."""
@@ -322,13 +336,28 @@ class Hardware:
         layers = self._layers.get(tokens)
         if layers is None:
             layers = self._layers[tokens] = (
-                self.linear(tokens), self.moe(tokens), self.all_reduce(tokens), self.fixed(tokens),
+                self.linear(tokens), self.moe(tokens), self.all_reduce(tokens) + self.gather(tokens), self.fixed(tokens),
             )
         head = self._heads.get(sampled)
         if head is None:
             head = self._heads[sampled] = self.head(sampled)
         linear, moe, reduce_, fixed = layers
         return linear, moe, reduce_, head, fixed
+
+    def own(self, tokens: int, sampled: int) -> float:
+        """Seconds of what a replica does by itself, attention apart; remembered."""
+        found = self._own.get(tokens)
+        if found is None:
+            found = self._own[tokens] = self.linear(tokens) + self.all_reduce(tokens) + self.fixed(tokens)
+        return found + self.base(tokens, sampled)[3]
+
+    def common(self, tokens: int) -> tuple[float, float]:
+        """(experts, gathering) in s for that many tokens of all replicas together; remembered."""
+        found = self._common.get(tokens)
+        if found is None:
+            each = tokens / self.gathered
+            found = self._common[tokens] = (self.moe(each), self.gather(each))
+        return found
 
     def ragged(self, tokens: int) -> float:
         """Seconds of the layers, attention apart, in a step that holds a prefill; remembered."""
@@ -437,6 +466,7 @@ class StepTime:
         self.block_bytes: int = memory.block_bytes(shape, scenario)
         self.peak_bandwidth: float = hard.peak_bandwidth
         self.jitter: tuple[float, ...] = _jitter(shape, hard, scenario)
+        self.in_step = hard.gathered > 1
         self._lines = hard._decode
 
     def decode(self, num_seqs: int, context: int) -> Line:
@@ -471,6 +501,26 @@ class StepTime:
         if hard.overlaps:
             return gpu_s if gpu_s > host_s else host_s
         return gpu_s + host_s
+
+    def together(self, batches: Sequence[Batch | None]) -> float:
+        """Duration of one step of replicas that share experts; None has nothing to do and takes part with a single token.
+
+        Each replica's own part takes what the slowest needs; the experts get the tokens of all. Of equal batches it is what
+        `seconds` says of one.
+        """
+        hard = self.hardware
+        slowest = host_s = 0.0
+        everybody = 0
+        for batch in batches:
+            if batch is None:
+                everybody += 1
+                continue
+            decode_seqs, decode_context, chunks, tokens, pairs, seen, sampled = batch
+            everybody += decode_seqs + tokens
+            own = hard.own(decode_seqs + tokens, sampled) + hard.attention_decode(decode_seqs, decode_context)
+            slowest = max(slowest, own + hard.attention_prefill(chunks, tokens, pairs, seen))
+            host_s = max(host_s, hard.host(decode_seqs + chunks))
+        return hard.step(slowest + sum(hard.common(everybody)), host_s)
 
     def terms(self, ticks: Ticks) -> dict[str, Array]:
         """Seconds of each of TERMS per tick, before jitter; their sum is the duration (hidden host time is left out)."""
@@ -509,7 +559,39 @@ class StepTime:
             )
             out["attention_prefill"][i], out["attention_decode"][i] = prefill, decode
             out["host"][i] = hard.step(total, hard.host(seqs + chunks)) - total
+        if self.in_step:
+            self._share(ticks, out)
         return out
+
+    def _share(self, ticks: Ticks, out: dict[str, Array]) -> None:
+        """Terms of replicas in step: experts with the tokens of all, and the wait for the slowest in all_reduce."""
+        hard = self.hardware
+        _, step = np.unique(ticks.start, return_inverse=True)
+        common = np.array([hard.common(n) for n in self._everybody(ticks).tolist()]).reshape(-1, 2)
+
+        def slowest(values: Any) -> Array:
+            found = np.zeros(len(values))
+            np.maximum.at(found, step, values)
+            return found[step]
+
+        reduce_ = np.array([hard.all_reduce(n) for n in (ticks.decode_seqs + ticks.prefill_tokens).tolist()])
+        own = reduce_ + sum(out[name] for name in ("linear", "attention_prefill", "attention_decode", "head", "fixed"))
+        wait = slowest(own) - own
+        out["experts"], out["all_reduce"] = common[:, 0], reduce_ + common[:, 1] + wait
+        gpu_s, host_s = own + wait + common.sum(axis=1), slowest(hard.host_s + hard.host_seq_s * (ticks.decode_seqs + ticks.prefill_seqs))
+        out["host"] = np.maximum(host_s - gpu_s, 0.0) if hard.overlaps else host_s
+
+    def _everybody(self, ticks: Ticks) -> Ints:
+        """Tokens of each tick that go through the experts it uses: its own, or of all replicas that step with it.
+
+        A replica that has no tick there had nothing to do, and took part with one token.
+        """
+        tokens: Ints = ticks.decode_seqs + ticks.prefill_tokens
+        if not self.in_step:
+            return tokens
+        _, step = np.unique(ticks.start, return_inverse=True)
+        everybody: Ints = (np.bincount(step, tokens).astype(np.int64) + self.hardware.gathered - np.bincount(step))[step]
+        return everybody
 
     def _weights(self) -> int:
         """Values of one rank's matrices that every token passes through: experts and head apart."""
@@ -530,10 +612,9 @@ class StepTime:
         decode, prefill = np.asarray(ticks.decode_seqs), np.asarray(ticks.prefill_tokens)
         tokens, wide = decode + prefill, hard.card.tflops_bf16 * 1e12 * hard.fitted.flops
         head = np.asarray(ticks.sampled) * shape.vocab * shape.hidden / hard.tp
-        share = hard.gathered / hard.ep if hard.ep > 1 else 1 / hard.tp
-        visited = shape.moe_layers * shape.experts_per_token * shape.expert_values * share
+        visits = self._everybody(ticks) / hard.ranks * shape.moe_layers * shape.experts_per_token
         pairs = self._attended(np.asarray(ticks.prefill_pairs), prefill) + self._attended(np.asarray(ticks.decode_context), decode)
-        matrices = tokens * (self._weights() / hard.linear_flops + visited / hard.expert_flops) + head / wide
+        matrices = tokens * self._weights() / hard.linear_flops + visits * shape.expert_values / hard.expert_flops + head / wide
         result: Array = 2.0 * matrices + pairs * hard.pair_s
         return result
 
@@ -544,14 +625,11 @@ class StepTime:
         tokens = decode + prefill
         weights = np.full(len(tokens), self._weights() * hard.linear_bytes + shape.vocab * shape.hidden * 2.0 / hard.tp)
         if shape.moe_layers:
-            sizes, where = np.unique(tokens, return_inverse=True)
-            touched = np.array(
-                [
-                    experts.rank_distinct(shape, hard.skew, size * hard.gathered, hard.ep, hard.redundant).mean()
-                    for size in sizes.tolist()
-                ]
-            )
-            values = shape.expert_values / (1 if hard.ep > 1 else hard.tp)
+            sizes, where = np.unique(self._everybody(ticks), return_inverse=True)
+            touched = np.array([
+                experts.rank_distinct(shape, hard.skew, size, hard.ep, hard.redundant).mean() for size in sizes.tolist()
+            ])
+            values = shape.expert_values / (1 if hard.ep > 1 else hard.ranks)
             weights = weights + shape.moe_layers * touched[where] * values * hard.expert_bytes
         read = self._attended(np.asarray(ticks.decode_context), decode) + np.asarray(ticks.prefill_context)
         result: Array = np.where(tokens > 0, weights, 0.0) + (read + tokens) * hard.kv_bytes

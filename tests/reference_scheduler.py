@@ -359,6 +359,14 @@ class Server:
     # --- a step
 
     def tick(self, start, more_to_come):
+        batch = self.begin(start)
+        duration = self.step_time.seconds(*batch)
+        if self.step_time.jitter:
+            duration *= self.step_time.jitter[len(self.ticks) % len(self.step_time.jitter)]
+        return self.end(duration + self.moved * self.block_swap_s, more_to_come)
+
+    def begin(self, start):
+        """Schedule a step; what it computes, as StepTime.seconds takes it."""
         self.now = start
         self.schedule()
         d_seqs = d_context = p_seqs = p_tokens = p_pairs = p_context = sampled = 0
@@ -374,24 +382,24 @@ class Server:
                 p_tokens += n
                 p_pairs += n * c + n * (n + 1) // 2
                 p_context += c + n
-        row = SimpleNamespace(
+        self.row = SimpleNamespace(
             start=start, running=len(self.running), waiting=len(self.waiting), decode_seqs=d_seqs,
             decode_context=d_context, prefill_seqs=p_seqs, prefill_tokens=p_tokens, prefill_pairs=p_pairs,
             prefill_context=p_context, sampled=sampled, free_blocks=self.pool.free, preempted=len(self.preempted),
-            admitted=len(self.admitted), swapped_blocks=self.moved, swap_s=0.0, replica=self.number,
+            admitted=len(self.admitted), swapped_blocks=self.moved, swap_s=self.moved * self.block_swap_s,
+            replica=self.number,
         )
-        duration = self.step_time.seconds(d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampled)
-        if self.step_time.jitter:
-            duration *= self.step_time.jitter[len(self.ticks) % len(self.step_time.jitter)]
-        if self.moved:
-            row.swap_s = self.moved * self.block_swap_s
-            duration += row.swap_s
-        self.now = start + duration
-        row.duration = self.now - start
+        return d_seqs, d_context, p_seqs, p_tokens, p_pairs, p_context, sampled
+
+    def end(self, duration, more_to_come):
+        """The step that has begun takes so long. Who finished."""
+        row = self.row
+        self.now = row.start + duration
+        row.duration = self.now - row.start
         finished = self.update()
         row.finished, row.free_end = len(finished), self.pool.free
         self.ticks.append(row)
-        self.quiet = 0 if sampled else self.quiet + 1
+        self.quiet = 0 if row.sampled else self.quiet + 1
         self.idle = 0 if self.sched or self.preempted or more_to_come else self.idle + 1
         if self.idle == 3 or self.quiet > self.patience:
             self.stopped = "stalled" if self.idle == 3 else "livelock"
@@ -457,9 +465,11 @@ def simulate(s, requests, *, step_time, num_gpu_blocks, refuse=True):
 
     for r in [r for r in everyone if r.arrival < INF]:
         arrive(r)
+    end = 0.0  # of the latest step, where all step together
+    steps = 0
     while True:
         server = min(servers, key=lambda server: server.next_start())
-        start = server.next_start()
+        start = max(server.next_start(), end)
         if coming and coming[0][0] <= start:
             _, index = heapq.heappop(coming)
             count = len(servers)
@@ -471,7 +481,18 @@ def simulate(s, requests, *, step_time, num_gpu_blocks, refuse=True):
             continue
         if start == INF:
             break
-        for r in server.tick(start, bool(coming)):
+        if step_time.in_step:
+            began = {server: server.begin(start) for server in servers if server.next_start() <= start}
+            duration = step_time.together([began.get(server) for server in servers])
+            if step_time.jitter:
+                duration *= step_time.jitter[steps % len(step_time.jitter)]
+            duration += max(server.moved * server.block_swap_s for server in began)
+            end = start + duration
+            steps += 1
+            ended = [(server, r) for server in began for r in server.end(duration, bool(coming))]
+        else:
+            ended = [(server, r) for r in server.tick(start, bool(coming))]
+        for server, r in ended:
             in_flight[r.replica] -= 1
             release(r, server.now)
     ticks = sorted((row for server in servers for row in server.ticks), key=lambda row: (row.start, row.replica))

@@ -20,8 +20,11 @@ class Clock:
 
     block_bytes = 2**21
 
-    def __init__(self, jitter=()):
-        self.jitter = jitter
+    def __init__(self, jitter=(), in_step=False):
+        self.jitter, self.in_step = jitter, in_step
+
+    def together(self, batches):
+        return max(self.seconds(*batch) for batch in batches if batch) + 1e-4 * sum(batch is None for batch in batches)
 
     def decode(self, num_seqs, context):
         if context <= 40 * num_seqs:
@@ -84,7 +87,7 @@ def runs(draw):
     blocks = draw(st.integers(2, 12)) + int(draw(st.sampled_from([0.5, 1.0, 2.0, 6.0])) * max_len / size)
     jitter = draw(st.sampled_from([(), (1.0, 1.25, 0.75, 1.1)]))
     refuse = replicas > 1 or draw(st.sampled_from([True, True, True, False]))
-    return s, requests, blocks, Clock(jitter), refuse
+    return s, requests, blocks, Clock(jitter, in_step=replicas > 1 and draw(st.booleans())), refuse
 
 
 def _prefixes(random, count, long, output, chats):

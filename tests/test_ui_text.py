@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import string
 
 import pytest
@@ -49,7 +50,17 @@ def test_every_figure_is_named_and_explained() -> None:
     [(0.0, "0 s"), (2.5e-5, "25 µs"), (0.0035, "3.5 ms"), (0.25, "250 ms"), (1.234, "1.23 s"), (45.6, "45.6 s"), (1234, "1,234 s")],
 )
 def test_times_are_in_ms_below_a_second_and_in_s_above(seconds: float, words: str) -> None:
-    assert text.seconds(seconds) == words
+    assert text.seconds(seconds).replace(text.BLANK, " ") == words
+
+
+def test_no_line_breaks_between_a_number_and_its_unit() -> None:
+    assert " " not in text.seconds(0.25) + text.value(3.0, "req/s") + text.t("frame.points", value="5")
+    assert [key for lang in text.LANGUAGES for key, words in text.texts(lang).items()
+            if re.search(r"[\d}] (?:ms|s|GiB|GB/s|req/s)(?![\w/])", words)] == []
+
+
+def test_a_change_has_a_sign_and_none_is_said_to_be_none() -> None:
+    assert [text.change(b, 100.0) for b in (131.0, 94.3, 100.2)] == ["+31%", "−5.7%", "no difference"]
 
 
 def test_what_is_not_known_is_a_dash() -> None:

@@ -228,7 +228,7 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
         (label, tip), off = text.figure(name), ""
         if error and unit == "s":
             tip, off = f"{tip}\n± {why}", f" ±{error * 100:.0f}%"
-        figure, _, behind = text.value(b, unit).partition(" ")
+        figure, _, behind = text.value(b, unit).partition(text.BLANK)
         if unit not in ("s", "%", ""):  # there is room for it above
             off, behind = f" {behind}", ""
         cells.append(

@@ -71,7 +71,7 @@ def word(field: str, setting: Any) -> str:
         return option(field, setting)
     unit = SETTINGS[field].unit
     shown = f"{setting:,}" if isinstance(setting, int) else f"{setting:g}"
-    return f"{shown} {unit}" if unit and unit != "tokens" else shown
+    return f"{shown}{text.BLANK}{unit}" if unit and unit != "tokens" else shown
 
 
 def figures(b: Run, a: Run) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 `t("budgets.question", wait=3.2)` is the text `question` of budgets.toml in the visitor's language, with `{wait:.1f}`
 filled in. Tables nest: `[max_num_seqs]` / `label = ...` in settings.toml is `settings.max_num_seqs.label`.
-The fields of a Summary are named by `figure`. Numbers are put into words by `seconds`, `percent`, `count`, `value`: ms below 1 s, s above.
+The fields of a Summary are named by `figure`. Numbers are put into words by `seconds`, `percent`, `count`, `value`, `change`:
+ms below 1 s, s above. No line breaks between a number and its unit: the blank there is U+00A0.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -18,6 +20,9 @@ from typing import Any
 from sim import sentences
 
 LANGUAGES = {"en": "English", "zh": "中文"}
+BLANK = "\u00a0"
+"""Between a number and its unit."""
+_UNIT = re.compile(r"(?<=[\d}]) (?=(?:µs|ms|s|[KMG]iB|[MG]B|(?:GB|req|token|tok)/s|tokens?|pp)(?![\w/]))")
 _current: ContextVar[str] = ContextVar("language", default="en")
 
 
@@ -63,7 +68,7 @@ def texts(language: str) -> dict[str, str]:
     found: dict[str, str] = dict(sentences.TEXT) if language == "en" else {}
     for path in sorted((Path(__file__).parent / language).glob("*.toml")):
         found.update(_flat(path.stem, tomllib.loads(path.read_text(encoding="utf-8"))))
-    return found
+    return {key: _UNIT.sub(BLANK, words) for key, words in found.items()}
 
 
 def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -80,14 +85,14 @@ def seconds(value: float) -> str:
         return "–"
     size = abs(value)
     if size == 0:
-        return "0 s"
+        return f"0{BLANK}s"
     if size < 0.9995e-3:
-        return f"{value * 1e6:.0f} µs"
+        return f"{value * 1e6:.0f}{BLANK}µs"
     if size < 0.9995:
-        return f"{value * 1e3:.{1 if size < 0.00995 else 0}f} ms"
+        return f"{value * 1e3:.{1 if size < 0.00995 else 0}f}{BLANK}ms"
     if size < 99.95:
-        return f"{value:.{2 if size < 9.995 else 1}f} s"
-    return f"{value:,.0f} s"
+        return f"{value:.{2 if size < 9.995 else 1}f}{BLANK}s"
+    return f"{value:,.0f}{BLANK}s"
 
 
 def percent(value: float) -> str:
@@ -107,10 +112,20 @@ def count(value: float) -> str:
     return f"{value:.{1 if size >= 9.995 else 2}f}"
 
 
+def change(b: float, a: float) -> str:
+    """How far b is from a, in percent: "+12%", "−5.7%", or that there is no difference."""
+    if not a > 0 or not math.isfinite(b / a):
+        return "–"
+    ratio = b / a - 1
+    if abs(ratio) < 0.005:
+        return t("narration.no_difference")
+    return f"{ratio * 100:+.{1 if abs(ratio) < 0.0995 else 0}f}%".replace("-", "−")
+
+
 FORMATS = {"s": seconds, "%": percent, "": count}
 
 
 def value(number: float, unit: str = "") -> str:
     """A number with its unit, in words: unit "s", "%" (of a share) or anything else, which is put behind."""
     known = FORMATS.get(unit)
-    return known(number) if known else f"{count(number)} {unit}"
+    return known(number) if known else f"{count(number)}{BLANK}{unit}"

@@ -398,10 +398,10 @@ RUN_RULES = (
              measure="preemption_rate lengths"),
     ),
     (
-        Rule(lambda f: f.cause == "cap" and f.kv < KV_TIGHT and (f.room or 0) >= 1.1 * (f.seats or 0), "BUDGET_SMALL", cure=_more_seats, promise="queue_mean",
-             others="OVERLOADED HOST_BOUND", measure="gpu preemption_rate"),
+        Rule(lambda f: f.cause == "cap" and f.kv < KV_TIGHT and (f.room or 0) >= 1.1 * (f.seats or 0), "BUDGET_SMALL", "run", cure=_more_seats,
+             promise="queue_mean", others="OVERLOADED HOST_BOUND", measure="gpu preemption_rate"),
         Rule(lambda f: f.cause == "cap", "KV_FULL_WITH_QUEUE", "peak", "medium", _more_kv, "queue_mean", "BUDGET_SMALL", "lengths"),
-        Rule(lambda f: f.cause == "kv", "KV_FULL_WITH_QUEUE", cure=_more_kv, promise="queue_mean", others="PAST_SWEET_SPOT",
+        Rule(lambda f: f.cause == "kv", "KV_FULL_WITH_QUEUE", "run", cure=_more_kv, promise="queue_mean", others="PAST_SWEET_SPOT",
              measure="preemption_rate lengths"),
         Rule(lambda f: f.cause == "budget" and (f.overload or 1) < 1.5 and (f.prompt_spread or 1) > 8 and f.token_budget
              and 3 * (f.prompt_p50 or 1) <= f.token_budget and (f.queue_mean_s or 0) > 0.1,
@@ -426,7 +426,7 @@ QUIET_RULES = (
          and _smaller_budget(f)["max_num_batched_tokens"] < min(f.token_budget, f.step_tokens or 0),
          "BUDGET_LARGE", "", "medium", _smaller_budget, "itl_p99", "OVERLOADED", "latency"),
     Rule(lambda f: f.closed and (f.running or 0) > 1 and (f.gpu_compute or 0) < 0.7,
-         "CLIENT_LIMITED", confidence="medium", promise="+qps", others="HEALTHY", measure="client"),
+         "CLIENT_LIMITED", "run", "medium", promise="+qps", others="HEALTHY", measure="client"),
     Rule(lambda f: (f.gpu_busy or 0) < 0.3 and (f.running or 0) < 2, "IDLE", measure="client"),
     Rule(lambda f: True, "HEALTHY"),
 )

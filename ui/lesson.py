@@ -69,7 +69,8 @@ class Scene:
 class Flow:
     """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number).
 
-    told: the place above the pictures for what happened; movable: the settings that this scene's knobs and claims move.
+    told: the place above the pictures for what happened; movable: the settings that this scene's knobs and claims move;
+    claims: as `bench` was given them.
     """
 
     page: str
@@ -79,6 +80,7 @@ class Flow:
     s: state.State
     told: Any = None
     movable: set[str] = field(default_factory=set)
+    claims: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     @property
     def revealed(self) -> bool:
@@ -196,6 +198,7 @@ def bench(
     if not flow.revealed or not (knobs or claims):
         return flow.revealed
     flow.movable.update(knobs, *(changes for _, changes in claims))
+    flow.claims.extend(claims)
     wide = len(knobs) > 2  # the claims then have a row of their own
     places = st.columns([3] * len(knobs) + [4] * (not wide), vertical_alignment="bottom", gap="medium")
     for place, (name, stops) in zip(places, knobs.items(), strict=False):
@@ -208,24 +211,25 @@ def bench(
 
 def end(
     flow: Flow, *, explain: str = "", note: str = "", run: Run | None = None, against: Run | None = None,
-    then: tuple[str, dict[str, Any]] | None = None,
+    then: tuple[str, dict[str, Any]] | None = None, pictures: Sequence[str] = (),
 ) -> None:
     """Once revealed: above the pictures what happened, in this run's numbers, and what to try next; below them the rest.
 
     explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
-    something else, what changed is said from them. note: what holds besides. One thing to try is `then` (words, changes
+    something else, what changed is said from them, first the figures that the `pictures` show. note: what holds besides. One thing to try is `then` (words, changes
     of B and extras) as long as nothing was moved: it follows from the scene. After that it comes from `sim.advice` about
     `run`, if that moves what this scene lets one move and does not lead back to A.
     """
     if not flow.revealed:
         return
     if run and against and not flow.untouched:
-        explain = narration.changed(run.summary(), against.summary(), run.scenario, against.scenario) or t("lesson.same")
+        explain = narration.changed(
+            run.summary(), against.summary(), run.scenario, against.scenario, pictures=pictures) or t("lesson.same")
     with flow.told:
         if explain and not (flow.step == "next" and flow.untouched and frame.projector()):  # a class has just read it
             st.markdown(explain)
         if flow.step == "next":
-            _try_next(*((flow.untouched and then) or _advised(flow, run) or then or ("", {})))
+            _try_next(flow, *((flow.untouched and then) or _advised(flow, run) or then or ("", {})))
     if note:
         st.markdown(note)
 
@@ -235,19 +239,20 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
     for advice in advise(Figures.of(run)) if run else []:
         wanted = changes(advice, run.scenario) if run else {}
         if wanted and flow.movable.issuperset(wanted) and flow.s.b.but(**wanted) != flow.s.a:
-            words = [t(f"advice.{key}").format_map(Blanks(advice.params)) for key in (advice.why_key, advice.action_key)]
-            return t("lesson.why_do").join(words), wanted
+            why, action = (t(f"advice.{key}").format_map(Blanks(advice.params)) for key in (advice.why_key, advice.action_key))
+            return t("lesson.advised", why=why, action=action), wanted
     return None
 
 
-def _try_next(words: str, wanted: dict[str, Any]) -> None:
+def _try_next(flow: Flow, words: str, wanted: dict[str, Any]) -> None:
     if not words:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="try_next"):
         st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
         settings = {k: v for k, v in wanted.items() if k in SETTINGS}
         if wanted:
-            label = ", ".join(f"{narration.name(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
+            named = next((claim for claim, changes in flow.claims if changes == wanted), "")  # as its own button is
+            label = named or ", ".join(f"{narration.name(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
             st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
 
 

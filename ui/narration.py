@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -12,19 +13,30 @@ from ui import text
 from ui.controls import option
 from ui.text import count, has, percent, seconds, t, value
 
-FIGURES = (
-    ("qps", "req/s", 0.02), ("ttft_p99", "s", 0.05), ("e2e_p99", "s", 0.05), ("itl_p99", "s", 0.05), ("gpu_compute", "%", 0.03),
-    ("waiting_mean", "", 0.1), ("kv_max", "%", 0.05), ("preemptions", "", 0.0),
-)
-"""Figures a sentence may speak of, in this order: name, unit, relative change below which it is not worth a word."""
+FIGURES = {
+    "qps": ("req/s", 0.02), "ttft_p99": ("s", 0.05), "e2e_p99": ("s", 0.05), "itl_p99": ("s", 0.05), "gpu_compute": ("%", 0.03),
+    "waiting_mean": ("", 0.1), "kv_max": ("%", 0.05), "preemptions": ("", 0.0),
+    "ttft_p50": ("s", 0.05), "running_max": ("", 0.03), "waiting_max": ("", 0.1),
+}
+"""Figures a sentence may speak of: name -> unit, relative change below which it is not worth a word."""
+USUAL = tuple(FIGURES)[:8]
+"""In this order, where a page has no pictures of its own to speak of."""
 
 
-def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, most: int = 4) -> str:
-    """What was set differently and what came of it; "" if B is A."""
+def changed(
+    b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, most: int = 4, pictures: Sequence[str] = (),
+) -> str:
+    """What was set differently and what came of it; "" if B is A. pictures: the figures that the page's pictures show."""
     if scenario_b == scenario_a:
         return ""
+    told = dict.fromkeys((*pictures, *USUAL))
+    if "waiting_max" in told:
+        del told["waiting_mean"]
+    if not (a.preemptions and b.preemptions):  # a sentence of its own says so
+        told.pop("preemptions")
     said = []
-    for name, unit, least in FIGURES:
+    for name in told:
+        unit, least = FIGURES[name]
         before, after = getattr(a, name), getattr(b, name)
         if before == after or before != before or after != after or abs(after - before) <= least * max(abs(before), abs(after)):
             continue
@@ -37,11 +49,11 @@ def changed(b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, 
     seats = min(scenario_a.max_num_seqs, scenario_b.max_num_seqs)
     unused = scenario_a.max_num_seqs != scenario_b.max_num_seqs and max(a.running_max, b.running_max) < seats
     nothing = t("narration.seats_unused", n=value(b.running_max), seats=value(seats)) if unused else t("narration.nothing")
-    effects = t("narration.and").join(said[:most]) if said else nothing
+    effects = t("narration.and").join(said[: max(most, len(pictures))]) if said else nothing
     sentences = [t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects)]
     if b.preemptions and not a.preemptions:
         began = "swapping_began" if scenario_b.preemption_mode == "swap" else "preemption_began"
-        sentences.append(t(f"narration.{began}", kv=value(b.kv_max, "%"), n=value(b.preempted_requests)))
+        sentences.append(t(f"narration.{began}", kv=value(b.kv_max, "%"), n=value(b.preempted_requests), times=value(b.preemptions)))
     elif a.preemptions and not b.preemptions:
         sentences.append(t("narration.preemption_ended"))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
@@ -84,7 +96,7 @@ def _figures(run: Run) -> dict[str, str]:
     return {
         "qps": count(s.qps), "p99": seconds(s.e2e_p99), "ttft": seconds(s.ttft_p99), "ttft50": seconds(s.ttft_p50),
         "queue50": seconds(s.queue_p50), "itl": seconds(s.itl_p99), "waiting": count(s.waiting_max),
-        "running": count(s.running_max), "seats": count(run.scenario.max_num_seqs), "kv": percent(s.kv_max),
+        "running": count(s.running_max), "seats": count(run.scenario.max_num_seqs), "budget": count(run.scenario.max_num_batched_tokens), "kv": percent(s.kv_max),
         "gpu": percent(s.gpu_compute), "busy": percent(s.gpu_busy), "preempt": count(s.preemptions),
         "again": count(s.recomputed_tokens), "swapped": count(s.swapped_blocks),
         "swap_s": seconds(float(run.ticks.swap_s.sum())),

@@ -183,7 +183,7 @@ def status() -> None:
     st.table({t("under_the_hood.col_lesson"): [t(f"under_the_hood.differs_{x}") for x in topics],
               t("under_the_hood.col_now"): [t(f"under_the_hood.differs_{x}_now") for x in topics]})
     st.subheader(t("under_the_hood.limits"), anchor=False)
-    st.markdown("\n".join(f"- {t(f'under_the_hood.limit_{i}')}" for i in range(1, 6)))
+    st.markdown("\n".join(f"- {t(f'under_the_hood.limit_{i}')}" for i in range(1, 5)))
 
 
 frame.page("hood")

@@ -27,6 +27,7 @@ from sim.catalog import gpu, gpus, model, models
 from sim.engine import simulate
 from sim.evidence import held, record
 from sim.requests import Requests
+from sim.results import FINISHED, Run
 from sim.scenario import Scenario, SimError
 from sim.step_time import Constants, Hardware, Shared, constants
 from sim.vllm.flags import human_int
@@ -338,7 +339,7 @@ def read_run(directory: Path) -> tuple[Scenario, Requests, dict[str, Array], int
         max_num_seqs=engine.get("max_num_seqs") or 256, max_num_batched_tokens=engine.get("max_num_batched_tokens") or 2048,
         max_model_len=engine.get("max_model_len") or max(longest, min(shape.max_position, 8192)),
         block_size=cache.get("block_size") or 16, enable_prefix_caching=True, lengths="fixed", arrival="trace",
-        expert_skew=SERVED_SKEW)
+        async_scheduling=engine.get("async_scheduling") is not False, expert_skew=SERVED_SKEW)
     return scenario, requests, measured, blocks
 
 
@@ -364,7 +365,32 @@ SERVED_SKEW = 0.5
 def replay_run(directory: Path) -> tuple[dict[str, Array], dict[str, Array]]:
     """(measured, simulated) TTFT, TPOT and E2E in s of each request of a recorded run, with the KV pool matched."""
     scenario, requests, measured, blocks = read_run(directory)
-    return measured, simulate(scenario, requests, num_gpu_blocks=blocks).latencies()
+    run = simulate(scenario, requests, num_gpu_blocks=blocks)
+    early = run.arrival - taken_up(run)
+    latencies = run.latencies()
+    for metric in ("ttft", "e2e"):
+        latencies[metric] = latencies[metric] + early[run.status == FINISHED]
+    return measured, latencies
+
+
+def taken_up(run: Run) -> Array:
+    """[requests] s from which an engine's own records count, in the simulator's time.
+
+    vLLM stamps a request as queued when the engine core reads its inbox, which is between two steps: who comes during a
+    step is stamped at its end (the recorded queue times are microseconds for it). With async scheduling the next step
+    has been scheduled by then, and it joins the one after; here it joins the next one. So what is recorded for it is
+    what happens here from the start of the step that it comes in.
+    """
+    taken: Array = run.arrival.copy()
+    for replica in range(run.scenario.data_parallel_size):
+        mine, here = np.flatnonzero(run.ticks.replica == replica), np.flatnonzero(run.replica == replica)
+        if not len(mine):
+            continue
+        start, end = run.ticks.start[mine], run.ticks.start[mine] + run.ticks.duration[mine]
+        step = np.searchsorted(start, taken[here], side="left") - 1
+        inside = (step >= 0) & (end[step] > taken[here])
+        taken[here[inside]] = (start if run.scenario.async_scheduling else end)[step[inside]]
+    return taken
 
 
 def curves(directory: Path) -> dict[str, dict[str, list[float]]]:
@@ -444,11 +470,15 @@ def serve(line: Mapping[str, str]) -> Served:
             raise SimError("served_blank", "no measured TTFT or TPOT")
         if _whole(line.get("pp_size") or "1") > 1:
             raise SimError("pp", "pipeline parallelism is not modelled")
-        dp, ep = _whole(line.get("attention_dp_size") or "1"), _whole(line.get("moe_ep_size") or "1")
-        tp = max(1, _whole(line.get("tp_size") or "1") // dp)  # tp_size counts the GPUs; data-parallel attention divides them
+        tp, ep = _whole(line.get("tp_size") or "1"), _whole(line.get("moe_ep_size") or "1")
+        if line.get("attention_dp_size"):  # tp_size counts the GPUs, which data-parallel attention divides
+            dp = _whole(line["attention_dp_size"])
+            tp = max(1, tp // dp)
+        else:  # experts on more ranks than a replica has
+            dp = max(1, _whole(line.get("moe_tp_size") or "1") * ep // tp)
         scenario = Scenario(
             model=model_name(line["model_path"]), gpu=SYSTEMS[line["system"]], weights=precision,
-            tensor_parallel_size=tp, data_parallel_size=dp, enable_expert_parallel=ep > 1 or dp > 1,
+            tensor_parallel_size=tp, data_parallel_size=dp, enable_expert_parallel=ep > 1,
             arrival="closed", num_clients=many, duration_s=86_400.0, max_model_len=isl + osl + 256, max_num_seqs=1024,
             max_num_batched_tokens=8192, enable_prefix_caching=False, kv_cache_dtype="fp8" if precision == "int4" else "auto",
             gpu_memory_utilization=0.92, expert_skew=SERVED_SKEW)

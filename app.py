@@ -7,7 +7,7 @@ from sim.scenario import Scenario
 from sim.workload import Requests
 from ui import frame, gantt, lesson, series, state, terms
 from ui.lesson import Flow, Guess, Scene
-from ui.text import count, percent, seconds, t
+from ui.text import change, count, percent, seconds, t
 
 EIGHT = Scenario(
     request_rate=1000, duration_s=1, lengths="fixed", prompt_tokens=64, output_tokens=2000, num_requests=32,
@@ -137,14 +137,16 @@ def step_terms(run: Run) -> dict[str, float]:
 def draw_few(flow: Flow) -> None:
     from ui import charts
 
-    lesson.bench(flow, {"num_clients": USERS}, [(t(f"start.few_preset_{n}"), {"num_clients": n}) for n in (1, 2, 64)])
+    many = {"num_clients": USERS[-1], "output_cv": FEW.output_cv}
+    lesson.bench(flow, {"num_clients": USERS}, [
+        (t("start.few_preset_1"), many | {"num_clients": 1}), (t("start.few_preset_2"), many | {"num_clients": 2}),
+        (t("start.few_preset_64"), many), (t("start.few_preset_equal"), many | {"output_cv": 0.0})])
     b, a = pair(flow.s.b)
     continuous = {n: state.run(b.but(num_clients=n)) for n in USERS}
     static = {n: state.run(a.but(num_clients=n)) for n in USERS}
     qps_c, qps_s = ([runs[n].summary().qps for n in USERS] for runs in (continuous, static))
     now = flow.s.b.num_clients
     left, right = frame.columns(2)
-    gain64 = percent(qps_c[-1] / qps_s[-1] - 1)
     at = USERS.index(now) if now in USERS else 0
     lines = [charts.Line(USERS, qps_s, "idle", t("start.static"), dotted=True)]
     if flow.revealed:
@@ -153,7 +155,8 @@ def draw_few(flow: Flow) -> None:
         charts.curve(
             t("start.few_rate"), lines, x_title=t("start.few_x"), x_start=1, x_end=64, log_x=True, y_end=qps_c[-1] * 1.1,
             height=lesson.PICTURE, marks=[(now, (qps_c if flow.revealed else qps_s)[at], "")],
-            alt=t("start.few_alt_rate", gain64=gain64) if flow.revealed else t("start.few_alt_static"),
+            alt=t("start.few_alt_rate", gain1=change(qps_c[0], qps_s[0]), gain64=change(qps_c[-1], qps_s[-1]))
+            if flow.revealed else t("start.few_alt_static"),
         )
     if not flow.revealed:
         with right:
@@ -170,12 +173,13 @@ def draw_few(flow: Flow) -> None:
             alt=t("start.few_alt_step"),
         )
     total = [sum(values[name][i] for name in values) / 1e3 for i in range(len(USERS))]
-    gain = qps_c[at] / qps_s[at] - 1
+    draw = qps_c[at] < 1.05 * qps_s[at]
     lesson.end(flow, explain=t(
-        "start.few_explain" if gain < 0.05 else "start.few_explain_gain", users=now, qps_s=count(qps_s[at]), qps_c=count(qps_c[at]), gain=f"{100 * gain:+.0f}%",
+        "start.few_explain" if draw else "start.few_explain_gain", users=now, most=USERS[-1], qps_s=count(qps_s[at]),
+        qps_c=count(qps_c[at]), gain=change(qps_c[at], qps_s[at]),
         fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(total[0]),
         step64=seconds(total[-1]), per64=seconds(total[-1] / USERS[-1]),
-    ), note=lesson.says(t("start.few_honest")), then=(t("start.few_then"), {"num_clients": 64}))
+    ), note=lesson.says(t("start.few_honest")) if draw else "", then=(t("start.few_then"), many))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:

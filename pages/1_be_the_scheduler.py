@@ -1,6 +1,7 @@
 """Be the scheduler: one engine step, decided by the visitor first and then by vLLM. Lesson 2.3.2 to 2.3.4."""
 
 import html
+from collections.abc import Iterable
 
 import numpy as np
 import streamlit as st
@@ -10,7 +11,7 @@ from sim.workload import Requests
 from ui import charts, frame, lesson, state, terms
 from ui.iteration import Moment, Row, record
 from ui.lesson import Scene
-from ui.text import seconds, t
+from ui.text import joined, seconds, t
 
 DOZEN = Scenario(
     request_rate=100, duration_s=1, lengths="fixed", num_requests=12, max_num_seqs=5, max_num_batched_tokens=64,
@@ -41,13 +42,13 @@ def key_moment(name: str) -> int:
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
     m = moments()[shown(scene, s) - 1]
+    words = {"k": str(m.index), "budget": str(DOZEN.max_num_batched_tokens), "seats": str(DOZEN.max_num_seqs)}
+    if m.index != key_moment(scene):  # the scene's question is about another step
+        return {"question": t("be_the_scheduler.any_question", **words)}
     back = next((r for r in m.rows if r.reason == "resumed"), m.rows[0])
     need = sum(r.need(1 if r.want == 1 else min(r.want, DOZEN.max_num_batched_tokens), DOZEN.block_size)
                for r in m.rows if r.seated)
-    return {
-        "k": str(m.index), "budget": str(DOZEN.max_num_batched_tokens), "seats": str(DOZEN.max_num_seqs),
-        "free": str(m.free), "need": str(need), "who": str(back.request + 1), "had": str(back.tokens - back.prompt),
-    }
+    return {**words, "missing": str(need - m.free), "who": str(back.request + 1), "had": str(back.tokens - back.prompt)}
 
 
 def shown(scene: str, s: state.State) -> int:
@@ -160,15 +161,32 @@ white-space:nowrap}.w tr.d td{background:color-mix(in srgb,WAIT 16%,transparent)
 </style>"""
 
 
+def listed(values: Iterable[object]) -> str:
+    return t("narration.comma").join(map(str, values))
+
+
 def before(rows: list[Row]) -> str:
     """What requests of one kind were at before the step."""
     row, one = rows[0], "be_the_scheduler.state_"
-    tokens = ", ".join(str(r.tokens) for r in rows)
+    tokens = listed(r.tokens for r in rows)
     if row.seated:
         if row.want == 1:
-            return t(one + "decode", done=", ".join(str(r.tokens - r.prompt) for r in rows))
+            return t(one + "decode", done=listed(r.tokens - r.prompt for r in rows))
         return t(one + "prompt", computed=row.computed, tokens=tokens)
     return t(one + ("again" if row.tokens > row.prompt else "queue"), tokens=tokens)
+
+
+def reason(row: Row) -> str:
+    """Why vLLM decided so about a request."""
+    whole = "_all" if row.reason == "resumed" and row.got == row.want else ""
+    return t(f"be_the_scheduler.why_{row.reason}{whole}", **{"x": 0, **row.numbers})
+
+
+def did(m: Moment) -> str:
+    """What vLLM does in a step, in a sentence or three."""
+    one, all_of_it = "be_the_scheduler.did", m.given == DOZEN.max_num_batched_tokens
+    moved = [t(one + where, who=listed(r + 1 for r in who)) for where, who in (("_in", m.admitted), ("_out", m.preempted)) if who]
+    return joined([t(one + ("_all" if all_of_it else ""), used=m.given, budget=DOZEN.max_num_batched_tokens), *moved])
 
 
 def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> str:
@@ -179,19 +197,18 @@ def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> str:
     alike: dict[tuple[str, ...], list[Row]] = {}
     for row in m.rows:
         mine, theirs = cell(plan.get(row.request, 0), row.request in out), cell(row.got, row.request in m.preempted)
-        why = t(f"be_the_scheduler.why_{row.reason}", **{"x": 0, **row.numbers})
+        why = reason(row)
         alike.setdefault((mine if chose else "", theirs, why, before([row]) if row.want > 1 and row.seated else ""), []).append(row)
     lines, columns = [], ["request", "state", *(["you"] if chose else []), "vllm", "why"]
     for (mine, theirs, why, _), rows in alike.items():
-        words = {"request": ", ".join(str(r.request + 1) for r in rows), "state": before(rows), "you": mine, "vllm": theirs, "why": why}
+        words = {"request": listed(r.request + 1 for r in rows), "state": before(rows), "you": mine, "vllm": theirs, "why": why}
         tds = "".join(f"<td{'' if c in ('state', 'why') else ' class=n'}>{html.escape(words[c])}</td>" for c in columns)
         lines.append(f"<tr{' class=d' if chose and mine != theirs else ''}>{tds}</tr>")
     head = "".join(f"<th>{html.escape(t(f'be_the_scheduler.col_{c}'))}</th>" for c in columns)
     st.html(f"<div class='wrap'><table class='w'><tr>{head}</tr>{''.join(lines)}</table></div>")
-    did = t("be_the_scheduler.did", used=m.given, budget=DOZEN.max_num_batched_tokens, into=len(m.admitted), out=len(m.preempted))
     differing = sum(len(rows) for (mine, theirs, *_), rows in alike.items() if mine != theirs)
     said = t("be_the_scheduler.differs", n=differing) if differing else t("be_the_scheduler.same")
-    return f"{said} {did}" if chose else did
+    return joined([said if chose else "", did(m)])
 
 
 with frame.page("iteration"):

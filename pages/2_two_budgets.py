@@ -19,6 +19,7 @@ TOKENS = Scenario(
     request_rate=5, duration_s=40, prompt_tokens=4000, prompt_cv=0.3, output_tokens=400, max_num_seqs=256,
     max_num_batched_tokens=2048,
 )
+DOCUMENT = 28_000  # tokens that the long prompts have in common
 STARVE = Scenario(
     request_rate=8, duration_s=30, lengths="mixture", prompt_tokens=300, long_prompt_tokens=30_000, long_share=0.05,
     output_tokens=120, max_num_seqs=128, max_num_batched_tokens=32_768, max_model_len=32_768,
@@ -64,7 +65,8 @@ def draw_queue(flow: Flow) -> None:
                     height=lesson.PICTURE, words=seconds, alt=t(f"{alt}_split", **words))
     lesson.end(flow, explain=t(f"two_budgets.{flow.name}_explain", **words), run=b, against=a,
                note=lesson.says(t("two_budgets.queue_honest", **words)) if flow.name == "queue" else "",
-               then=(t(f"two_budgets.{flow.name}_then"), {"max_num_batched_tokens": 256 if flow.name == "queue" else 512}))
+               then=(t(f"two_budgets.{flow.name}_then"), {"max_num_batched_tokens": 256 if flow.name == "queue" else 512}),
+               pictures=("running_max", "waiting_max", "gpu_compute", "ttft_p50"))
 
 
 def draw_tokens(flow: Flow) -> None:
@@ -80,18 +82,19 @@ def draw_tokens(flow: Flow) -> None:
     for place, name, colour in zip(frame.columns(2), ("ttft", "itl"), ("prefill", "decode"), strict=True):
         middle, tail = ([1e3 * getattr(s, f"{name}_{p}") for s in each] for p in ("p50", "p99"))
         told = {"ttft": "ttft_p50", "itl": "itl_p99"}[name]  # what the sentence speaks of
+        dots = [(run.scenario.max_num_batched_tokens, getattr(run.summary(), told), word) for word, run in shown]
         with place:
             charts.curve(
                 t(f"two_budgets.{name}_title"),
                 [charts.Line(budgets, middle, "idle", "P50", dotted=True), charts.Line(budgets, tail, colour, "P99", error=error)]
                 if flow.revealed else [],
-                x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True, y_end=max(tail) * 1.15,
+                x_title=t("two_budgets.tokens_axis"), x_start=BUDGETS[0], x_end=BUDGETS[-1], log_x=True,
+                y_end=max(tail) * 1.15 if flow.revealed else 2.2e3 * dots[0][1],
                 log_y=flow.revealed and name == "ttft",  # small budgets choke: seconds beside ms
-                marks=[(run.scenario.max_num_batched_tokens, 1e3 * getattr(run.summary(), told), word)
-                       for word, run in shown],
+                marks=[(x, 1e3 * y, f"{word} {seconds(y)}".strip()) for x, y, word in dots],
                 height=lesson.PICTURE, alt=t(f"two_budgets.alt_{name}" if flow.revealed else f"two_budgets.alt_a_{name}", **words),
             )
-    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a, note=lesson.pale(why),
+    lesson.end(flow, explain=t("two_budgets.tokens_explain", **words), run=b, against=a, note=lesson.pale(why), pictures=("ttft_p50", "itl_p99"),
                then=(t("two_budgets.tokens_then"), {"max_num_batched_tokens": 4096}))
 
 
@@ -104,14 +107,14 @@ REMEDIES: dict[str, dict[str, Any]] = {
 
 
 def starving(s: Scenario) -> Requests:
-    """Short prompts and a few long ones about the same document: its text is their common head, 28k of 30k tokens."""
+    """Short prompts and a few long ones about the same document: its text is their common head."""
     rng = np.random.default_rng(s.seed)
     n = int(s.request_rate * s.duration_s)
     arrival = np.cumsum(rng.exponential(1 / s.request_rate, n))
     long = rng.random(n) < s.long_share
     prompt = np.where(long, s.long_prompt_tokens, rng.integers(s.prompt_tokens // 2, s.prompt_tokens * 3 // 2, n))
     output = rng.integers(s.output_tokens // 2, s.output_tokens * 3 // 2, n)
-    shared = min(28_000, s.long_prompt_tokens - 1)
+    shared = min(DOCUMENT, s.long_prompt_tokens - 1)
     prefix = tuple(
         (("document", shared), (("p", i), int(prompt[i]) - shared)) if long[i] else ((("p", i), int(prompt[i])),)
         for i in range(n)
@@ -137,7 +140,8 @@ def draw_starve(flow: Flow) -> None:
     shown = list(REMEDIES) if flow.revealed else ["none"]
     names = [t(f"two_budgets.remedy_{k}") for k in shown]
     words = {f"{k}_{what}": seconds(found[k][i]) for k in REMEDIES for i, what in enumerate(("ttft", "itl"))}
-    words["long"] = f"{base.long_prompt_tokens:,}"
+    best = min(found, key=lambda k: found[k][0])
+    words |= {"long": f"{base.long_prompt_tokens:,}", "best": t(f"two_budgets.remedy_{best}"), "best_ttft": words[f"{best}_ttft"]}
     for place, i, what, colour in zip(frame.columns(2), (0, 1), ("ttft", "itl"), ("waiting", "decode"), strict=True):
         with place:
             charts.bars(
@@ -145,8 +149,9 @@ def draw_starve(flow: Flow) -> None:
                 horizontal=True, words=seconds, y_end=1.1 * max(found[k][i] for k in shown), height=lesson.PICTURE,
                 alt=t(f"two_budgets.alt_starve_{what}" if flow.revealed else f"two_budgets.alt_starve_{what}_a", **words),
             )
-    lesson.end(flow, explain=t("two_budgets.starve_explain", **words),
-               note=t("two_budgets.starve_why") if flow.untouched else "",
+    starved = max(found["none"]) > 0.1  # s
+    lesson.end(flow, explain=t("two_budgets.starve_explain" if starved else "two_budgets.starve_explain_none", **words),
+               note=t("two_budgets.starve_why", shared=f"{DOCUMENT:,}") if flow.untouched else "",
                then=(t("two_budgets.starve_then"), {"long_prompt_tokens": 2000}))
 
 

@@ -10,18 +10,19 @@ from sim.scenario import Scenario, SimError
 from sim.workload import draw
 from ui import charts, controls, frame, lesson, narration, pool, series, state, terms
 from ui.lesson import Flow, Scene
-from ui.text import count, percent, seconds, t
+from ui.text import change, count, percent, seconds, t
 
 POOL = Scenario(request_rate=10, duration_s=20, prompt_tokens=1024, output_tokens=512, max_num_seqs=256)
 PER_REQUEST = 63  # blocks of 300 + 700 tokens
-BLOCKS = 256 * PER_REQUEST  # for 256 whole requests
+BLOCKS = 256 * PER_REQUEST + 1  # for 256 whole requests, and the null block
 FULL = Scenario(
     gpu="A100-80GB", request_rate=22, duration_s=40, prompt_tokens=300, prompt_cv=0.3, output_tokens=700, output_cv=0.3,
-    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, num_gpu_blocks_override=BLOCKS + 1,
+    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, num_gpu_blocks_override=BLOCKS,
     enable_prefix_caching=False,
 )
 OVER = FULL.but(max_num_seqs=512)
 SMALL = OVER.but(request_rate=3, max_num_seqs=32, num_gpu_blocks_override=16 * PER_REQUEST + 1)
+PICTURES = ("kv_max", "running_max", "waiting_max", "preemptions", "e2e_p99")  # of `four`, and what the questions are about
 USERS = FULL.but(arrival="closed", duration_s=60, num_clients=350, max_num_seqs=512)
 THRASH = Scenario(
     request_rate=6, duration_s=40, prompt_tokens=3000, prompt_cv=0.3, output_tokens=300, output_cv=0.5, max_num_seqs=64,
@@ -41,10 +42,6 @@ SCENES = [
     Scene("victim", OVER.but(victim="fewest_remaining"), OVER, answers=("better", "same", "worse")),
     Scene("thrash", THRASH.but(scheduler_reserve_full_isl=False), THRASH, answers=("more", "same", "less")),
 ]
-
-
-def change(b: float, a: float) -> str:
-    return f"{100 * (b / a - 1):+.0f}%" if a > 0 else "–"
 
 
 def four(flow: Flow, b: Run, a: Run) -> None:
@@ -76,8 +73,8 @@ def draw_pool(flow: Flow) -> None:
     holds = {name: (p.num_gpu_blocks - 1) // -(-one // flow.s.b.block_size) for name, p in (("a", a), ("b", b))}
     words = {"a": f"{a.kv / GIB:.1f}", "b": f"{b.kv / GIB:.1f}", "util_a": f"{flow.s.a.gpu_memory_utilization:g}",
              "util_b": f"{flow.s.b.gpu_memory_utilization:g}", "blocks_a": f"{a.num_gpu_blocks:,}", "one": f"{one:,}",
-             "blocks_b": f"{b.num_gpu_blocks:,}", "holds_a": str(holds["a"]), "holds_b": str(holds["b"]),
-             "gain": change(b.kv, a.kv), "weights": f"{b.weights / GIB:.1f}",
+             "blocks_b": f"{b.num_gpu_blocks:,}", "holds_a": count(holds["a"]), "holds_b": count(holds["b"]),
+             "gain": change(b.kv, a.kv), "block": str(flow.s.b.block_size), "weights": f"{b.weights / GIB:.1f}",
              "act_a": f"{a.activation / GIB:.1f}", "act_b": f"{b.activation / GIB:.1f}", "tokens_b": f"{b.kv_tokens:,}"}
     parts = [
         charts.Part(t(f"kv_pool.{name}"), colour, [of(p) / GIB for _, p in shown]) for name, colour, of in (
@@ -87,7 +84,7 @@ def draw_pool(flow: Flow) -> None:
     ]
     charts.bars(
         t("kv_pool.memory"), [name for name, _ in shown], parts,
-        height=lesson.PICTURE, horizontal=True, words=lambda v: f"{v:.1f}", y_end=b.total / GIB,
+        height=lesson.PICTURE, horizontal=True, words=lambda v: f"{v:.1f}" if v > 0.03 * b.total / GIB else "", y_end=b.total / GIB,
         alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
     )
     charts.swatches(parts)
@@ -98,9 +95,9 @@ def draw_pool(flow: Flow) -> None:
 
 
 def draw_match(flow: Flow) -> None:
-    pools = [8000, 12_000, BLOCKS + 1, 20_000, 24_000, 28_000, 2 * BLOCKS + 1]
+    pools = [8000, 12_000, BLOCKS, 20_000, 24_000, 28_000, 2 * BLOCKS]
     lesson.bench(flow, {"max_num_seqs": SEATS, "num_gpu_blocks_override": pools}, [
-        (t(f"kv_pool.match_preset_{k}"), {"max_num_seqs": n, "num_gpu_blocks_override": blocks + 1}) for k, n, blocks in
+        (t(f"kv_pool.match_preset_{k}"), {"max_num_seqs": n, "num_gpu_blocks_override": blocks}) for k, n, blocks in
         (("over", 512, BLOCKS), ("fit", 256, BLOCKS), ("few", 64, BLOCKS), ("double", 512, 2 * BLOCKS))])
     b, a = state.runs(flow.s)
     four(flow, b, a)
@@ -108,20 +105,20 @@ def draw_match(flow: Flow) -> None:
     lesson.end(flow, explain=t(
         "kv_pool.match_explain", **narration.figures(b, a), p99change=change(sb.e2e_p99, sa.e2e_p99),
         qpschange=change(sb.qps, sa.qps),
-    ), run=b, against=a)
+    ), run=b, against=a, pictures=PICTURES)
 
 
 def draw_signs(flow: Flow) -> None:
     lesson.bench(flow, claims=[
         (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
         (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
-        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS + 1}),
-        (t("kv_pool.signs_back"), {"max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS + 1}),
+        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS}),
+        (t("kv_pool.signs_back"), {"num_clients": USERS.num_clients, "max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS}),
     ])
     b, a = state.runs(flow.s)
     four(flow, b, a)
     lesson.end(flow, explain=t("kv_pool.signs_explain", **narration.figures(b, a)),
-               note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a)
+               note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a, pictures=PICTURES)
 
 
 @st.cache_resource(max_entries=8)
@@ -185,28 +182,29 @@ def draw_mode(flow: Flow) -> None:
     swap = flow.s.b.but(preemption_mode="swap")
     recompute = state.run(swap.but(preemption_mode="recompute"))
     cautious = state.run(swap.but(preemption_mode="recompute", max_num_seqs=min(256, swap.max_num_batched_tokens)))
+    few = count(cautious.scenario.max_num_seqs)
     each = [state.run(swap.but(pcie_gb_s=g)) for g in LINKS]
     now = state.run(swap)
     error, why = narration.error(swap.gpu)
     left, right = frame.columns(2)
-    for place, name, colour, of in (
-        (left, "mode_p99", "preempted", lambda s: s.e2e_p99), (right, "mode_qps", "decode", lambda s: s.qps),
+    for place, name, colour, of, said in (
+        (left, "mode_p99", "preempted", lambda s: s.e2e_p99, seconds), (right, "mode_qps", "decode", lambda s: s.qps, count),
     ):
         flat = [of(recompute.summary())] * len(LINKS)
         off = error if name == "mode_p99" else 0.0
         lines = [charts.Line(LINKS, flat, "idle", t("kv_pool.recompute"), dotted=True)]
         if flow.revealed:
             lines += [charts.Line(LINKS, [of(r.summary()) for r in each], colour, t("kv_pool.swap"), error=off),
-                      charts.Line(LINKS, [of(cautious.summary())] * len(LINKS), "prefill", t("kv_pool.cautious"), dotted=True)]
+                      charts.Line(LINKS, [of(cautious.summary())] * len(LINKS), "prefill", t("kv_pool.cautious", few=few), dotted=True)]
         values = [of(r.summary()) for r in (*each, recompute, cautious)]
         with place:
             charts.curve(
                 t(f"kv_pool.{name}"), lines, x_title=t("kv_pool.link_axis"), x_start=LINKS[0], x_end=LINKS[-1], log_x=True,
-                height=lesson.PICTURE, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a"),
-                marks=[(swap.pcie_gb_s, of(now.summary()), "")] if flow.revealed else [],
+                height=lesson.PICTURE, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a", few=few),
+                marks=[(swap.pcie_gb_s, of(now.summary()), said(of(now.summary())))] if flow.revealed else [],
             )
     words = {**narration.figures(now, recompute), "link": f"{swap.pcie_gb_s:g}",
-             "p99_c": seconds(cautious.summary().e2e_p99)}
+             "p99_c": seconds(cautious.summary().e2e_p99), "few": few}
     lesson.end(flow, explain=t("kv_pool.mode_explain", **words), run=now,
                note=f"{lesson.says(t('kv_pool.mode_honest'))}\n\n{lesson.pale(why)}", then=(t("kv_pool.mode_then"), {"pcie_gb_s": 3.0}))
 
@@ -227,6 +225,7 @@ def draw_victim(flow: Flow) -> None:
                             f"{n} {words(of(found[v]))}" for n, v in zip(names, shown, strict=True)))
     words = {f"{v}_{k}": f(getattr(found[v], field)) for v in VICTIMS for k, field, f in (
         ("p99", "e2e_p99", seconds), ("p50", "e2e_p50", seconds), ("n", "preemptions", count), ("again", "recomputed_tokens", count))}
+    words["p99change"] = change(found["fewest_remaining"].e2e_p99, found["last_admitted"].e2e_p99)
     lesson.end(flow, explain=t("kv_pool.victim_explain", **words), note=lesson.says(t("kv_pool.victim_honest")),
                then=(t("kv_pool.victim_then"), {"p": "blocks.reveal"}))
 
@@ -237,7 +236,7 @@ def draw_thrash(flow: Flow) -> None:
         for k, gate, n in (("off", False, 64), ("on", True, 64), ("few", False, 8))])
     b, a = state.runs(flow.s)
     four(flow, b, a)
-    lesson.end(flow, explain=t("kv_pool.thrash_explain", **narration.figures(b, a)), run=b, against=a)
+    lesson.end(flow, explain=t("kv_pool.thrash_explain", **narration.figures(b, a)), run=b, against=a, pictures=PICTURES)
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
@@ -246,7 +245,9 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "pool":
         return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}"}
     a = state.run(s.a)
-    return narration.figures(a, a) | {"seats": str(s.b.max_num_seqs)}
+    whole = (s.a.num_gpu_blocks_override - 1) // PER_REQUEST
+    return narration.figures(a, a) | {
+        "seats": count(s.b.max_num_seqs), "whole": count(whole), "users": count(s.b.num_clients), "link": f"{s.b.pcie_gb_s:g}"}
 
 
 with frame.page("kv"):

@@ -209,7 +209,7 @@ def test_queue_empty_cache_full_more_seats_change_nothing_and_more_memory_does()
     a, b = simulate(page.USERS).summary(), simulate(page.USERS.but(max_num_seqs=1024)).summary()
     assert a.kv_max > 0.97 and a.preemptions > 0
     assert (b.qps, b.e2e_p99, b.preemptions) == (a.qps, a.e2e_p99, a.preemptions)
-    double = simulate(page.USERS.but(num_gpu_blocks_override=2 * 256 * page.PER_REQUEST + 1)).summary()
+    double = simulate(page.USERS.but(num_gpu_blocks_override=2 * page.BLOCKS)).summary()
     assert double.preemptions == 0
     crowd = page.USERS.but(num_clients=600)
     assert simulate(crowd.but(max_num_seqs=512)).summary().preemptions > simulate(crowd.but(max_num_seqs=256)).summary().preemptions

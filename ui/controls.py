@@ -21,6 +21,9 @@ from sim.scenario import SETTINGS
 from ui import frame, state
 from ui.text import count, has, t
 
+COUNTED = ("tokens", "blocks")
+"""Units that a setting's own name says."""
+
 
 def knob(name: str, stops: Sequence[Any], *, words: Callable[[Any], str] | None = None, label: str = "", idle: str = "") -> None:
     """A slider over stops, which need not be evenly spaced. A value between them (from a link) becomes a stop.
@@ -31,7 +34,7 @@ def knob(name: str, stops: Sequence[Any], *, words: Callable[[Any], str] | None 
     options = sorted({*stops, value})
     key = _prepare(name, value)
     unit = SETTINGS[name].unit
-    shown = words or (lambda v: f"{_plain(v)} {unit}".rstrip() if unit != "tokens" else _plain(v))
+    shown = words or (lambda v: f"{_plain(v)} {unit}".rstrip() if unit not in COUNTED else _plain(v))
     st.select_slider(
         label or _label(name), options, format_func=shown, key=key, help=f"{idle}\n\n{help_text(name)}".strip(),
         on_change=_commit, args=(name, key), disabled=bool(idle),
@@ -129,7 +132,7 @@ def _label(name: str) -> str:
     if setting.status == "today":
         return words
     chosen = getattr(state.current().b, name)
-    return f"{words} {frame.badge('today' if chosen == setting.default else setting.status)}"
+    return f"{words} {frame.badge('today' if setting.choices and chosen == setting.default else setting.status)}"
 
 
 def _prepare(name: str, value: Any) -> str:

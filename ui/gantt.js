@@ -110,9 +110,11 @@ export default function (component) {
         g.globalAlpha = 1; g.textAlign = 'left'
       }
       y += head
+      const every = row < 14 * k ? 2 : 1     // low seats: every second one has its name, large enough to be read
       for (let i = 0; i < lane.seats; i++) {
-        type(Math.min(12, row / k)); g.globalAlpha = .7; g.fillStyle = t.text
-        g.fillText(narrow ? i + 1 : fill(L.seat, { n: i + 1 }), 0, y + i * row + row / 2); g.globalAlpha = 1
+        type(Math.min(12, every * row / k - 2)); g.globalAlpha = .7; g.fillStyle = t.text
+        if (i % every === 0) g.fillText(narrow ? i + 1 : fill(L.seat, { n: i + 1 }), 0, y + i * row + row / 2)
+        g.globalAlpha = 1
         g.fillStyle = t.soft; g.fillRect(left, y + i * row + 2, w - left - right, row - 4)
       }
       const bottom = y + lane.seats * row

@@ -113,7 +113,8 @@ def begin(
 ) -> Flow:
     """Draw the scene's question, the prediction and the primary button; tell where the visitor stands.
 
-    Call it after frame.page(). `page` is the stem of the page's texts; numbers(scene, state) fills a question.
+    Call it after frame.page(). `page` is the stem of the page's texts; numbers(scene, state) fills a question; a
+    "question" among them takes its place.
     extra: page-local settings beside `p`; a scene begins with these values. isolate: A and B differ in what the question
     is about and in nothing else: whatever else the visitor moves, moves both.
     """
@@ -160,7 +161,8 @@ def begin(
             st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
     else:
         asked_of = s if flow.untouched or not flow.revealed else replace(s, b=scene.b, a=scene.a or scene.b)
-        question = t(f"{page}.{scene.name}_question", **(numbers(scene.name, asked_of) if numbers else {}))
+        known = numbers(scene.name, asked_of) if numbers else {}
+        question = known.get("question") or t(f"{page}.{scene.name}_question", **known)
         if asked_of is s:
             frame.question(question)
         else:  # the question stays what it was; what is shown now is told below

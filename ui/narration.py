@@ -10,7 +10,7 @@ from sim import catalog
 from sim.results import Run, Summary
 from sim.scenario import SETTINGS, Scenario
 from ui import text
-from ui.controls import option
+from ui.controls import COUNTED, option
 from ui.text import count, has, percent, seconds, t, value
 
 FIGURES = {
@@ -83,7 +83,7 @@ def word(field: str, setting: Any) -> str:
         return option(field, setting)
     unit = SETTINGS[field].unit
     shown = f"{setting:,}" if isinstance(setting, int) else f"{setting:g}"
-    return f"{shown}{text.BLANK}{unit}" if unit and unit != "tokens" else shown
+    return f"{shown}{text.BLANK}{unit}" if unit and unit not in COUNTED else shown
 
 
 def figures(b: Run, a: Run) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The lessons of app.py and pages 1 to 3: the flow, and every claim of their texts, by running the preset behind it."""
 
+import re
 import sys
 from importlib import util
 from pathlib import Path
@@ -10,14 +11,15 @@ from streamlit.testing.v1 import AppTest
 
 from sim.engine import simulate
 from sim.memory import plan
-from ui import gantt, series
+from sim.scenario import SETTINGS
+from ui import gantt, series, text
 from ui.text import texts
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
     "app.py": ("start", ("eight", "stream", "few")),
     "pages/1_be_the_scheduler.py": ("be_the_scheduler", ("budget", "seats", "pool", "return")),
-    "pages/2_two_budgets.py": ("two_budgets", ("queue", "tokens", "starve")),
+    "pages/2_two_budgets.py": ("two_budgets", ("queue", "other", "tokens", "starve")),
     "pages/3_kv_pool.py": ("kv_pool", ("pool", "match", "blocks", "signs", "mode", "victim", "thrash")),
 }
 
@@ -47,6 +49,16 @@ def at(page):
     """Where in the lesson the address says we are."""
     value = page.query_params.get("p", "eight.ask")
     return value if isinstance(value, str) else value[0]
+
+
+def shown_question(page):
+    """The question as it stands on the page."""
+    def bodies(block):
+        for child in getattr(block, "children", {}).values():
+            yield str(getattr(getattr(child, "proto", None), "body", ""))
+            yield from bodies(child)
+
+    return next(re.sub(r"<[^>]+>", "", body) for body in bodies(page.main) if "if-question" in body and "<style" not in body)
 
 
 def said(page):
@@ -92,6 +104,44 @@ def test_a_knob_moved_after_the_reveal_keeps_the_step_and_changes_the_numbers():
     assert said(page) != before
 
 
+def literals(words):
+    """The numbers that stand in a text as they are: not filled in, not part of a name."""
+    words = re.sub(r"\{[^}]*\}|`[^`]*`|P\d+|V\d\b|FP\d", "", words)
+    return {float(n.replace(",", "")) for n in re.findall(r"(?<![A-Za-z\d.])\d(?:[\d,.]*\d)?", words)}
+
+
+def values(page):
+    """The numbers that the scenario on show is made of, and where in its lesson the page stands."""
+    held = page.session_state["state:" + page.session_state["page"]]
+    found = [getattr(held.b, name) for name in SETTINGS] + list(held.extra.values())
+    return {float(v) for v in found if isinstance(v, (int, float))}
+
+
+ELSEWHERE = {  # what no scenario says
+    "two_budgets.queue_honest": {70, 1024},  # vLLM's defaults since 0.8, by memory of the card in GiB
+    "two_budgets.other_takeaway": {3},  # the page of that number
+    **{f"kv_pool.pool_{k}": {8} for k in ("question", "less", "same", "more")},  # %, asserted below
+}
+
+
+@pytest.mark.parametrize(("path", "scene"), [(p, s) for p, (_, scenes) in PAGES.items() for s in scenes])
+def test_a_number_in_a_text_is_set_by_its_scene_and_a_preset_sets_what_its_button_says(path, scene):
+    page, known = visit(path, p=f"{scene}.next", lang="en"), set()
+    shown = next(s for s in names(path).SCENES if s.name == scene)
+    for scenario in (shown.b, shown.a or shown.b):
+        known |= {float(v) for v in (getattr(scenario, n) for n in SETTINGS) if isinstance(v, (int, float))}
+    for button in [b for b in page.button if b.key.startswith(("preset_", "lesson_try"))]:
+        page = visit(path, p=f"{scene}.next", lang="en")
+        page.button(key=button.key).click().run()
+        assert not page.exception
+        assert literals(button.label) <= values(page), button.label
+        known |= values(page)
+    for language in text.LANGUAGES:
+        for key, words in texts(language).items():
+            if key.startswith(f"{PAGES[path][0]}.{scene}_"):
+                assert literals(words) <= known | ELSEWHERE.get(key, set()), (language, key)
+
+
 # --- app.py
 
 
@@ -124,6 +174,23 @@ def test_one_user_gains_nothing_and_pays_the_fixed_cost_alone():
     assert many < 2 * alone  # sixty-four sequences in hardly more than the time of one
 
 
+def test_users_gain_as_soon_as_their_answers_differ_in_length_and_nothing_while_they_do_not():
+    app = names("app.py")
+
+    def gain(**changes):
+        continuous, static = (simulate(s).summary().qps for s in app.pair(app.FEW.but(**changes)))
+        return continuous / static - 1
+
+    assert gain(num_clients=2) > 0.2
+    assert all(abs(gain(num_clients=n, output_cv=0.0)) < 0.03 for n in (1, 2, 64))
+
+
+def test_the_eight_in_words():
+    app = names("app.py")
+    assert (app.EIGHT.num_requests, app.EIGHT.max_num_seqs, app.SEATS, app.LONG_ONE + 1, app.SHORT) == (32, 8, 8, 8, 100)
+    assert (app.USERS[0], app.USERS[-1]) == (1, 64)
+
+
 # --- page 1
 
 
@@ -141,6 +208,25 @@ def test_the_dozen_meets_every_rule_the_page_teaches():
         assert not (m.preempted and m.admitted)  # who throws out lets nobody in
         for victim in m.preempted:
             assert victim == [row.request for row in m.rows if row.seated][-1]
+
+
+@pytest.mark.parametrize("language", list(text.LANGUAGES))
+def test_a_step_is_told_by_what_happened_in_it_and_not_by_what_did_not(language):
+    page = names("pages/1_be_the_scheduler.py")
+    text.use(language)
+    for m in page.moments():
+        said = page.did(m)
+        assert 0 not in literals(said)
+        moved = {r + 1 for r in (*m.admitted, *m.preempted)}
+        assert moved <= literals(said) and literals(said) <= moved | {m.given, page.DOZEN.max_num_batched_tokens}
+        assert all("{" not in page.reason(row) for row in m.rows)
+    text.use("en")
+
+
+def test_a_step_other_than_the_scenes_own_is_asked_about_as_it_is():
+    assert "Whom do you throw out?" in shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", lang="en"))
+    other = shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", k="3", lang="en"))
+    assert other.startswith("Engine step 3,") and "is anybody thrown out?" in other
 
 
 def test_the_block_grid_agrees_with_the_engine_in_every_step():
@@ -184,6 +270,11 @@ def test_each_remedy_against_a_long_prompt_does_what_the_text_says():
     assert ttft["chunk"] > 0.8 * ttft["none"]  # but short prompts still queue behind the chunks
     assert ttft["threshold"] < 0.6 * ttft["chunk"]
     assert ttft["prefix"] < 0.8 * ttft["none"]
+    assert min(ttft, key=ttft.get) == "threshold"
+    told = said(visit("pages/2_two_budgets.py", p="starve.reveal", lang="en"))
+    assert f"{text.texts('en')['two_budgets.remedy_threshold']} helps the short ones most" in told
+    short = page.STARVE.but(long_prompt_tokens=2000)
+    assert max(page.short_figures(simulate(short, page.starving(short)))) < 0.1  # fits into an ordinary step: nobody starves
 
 
 # --- page 3

@@ -123,9 +123,11 @@ def curve(
     layout["xaxis"] |= {"title": axis_title(x_title), "range": _range(x_start, right, log_x)}
     layout["yaxis"] |= {"range": _range(low, top, log_y)}
     if log_x:
-        layout["xaxis"] |= {"type": "log", "dtick": 1}
+        layout["xaxis"] |= {"type": "log", "dtick": 1, "tickformat": ","}
     if log_y:
         layout["yaxis"] |= {"type": "log", "dtick": 1}
+    if top < 100_000:  # wider numbers are cut to 100k
+        layout["yaxis"]["tickformat"] = ","
     if percent:
         layout["yaxis"] |= {"ticksuffix": "%", "nticks": 5}
     layout["annotations"] += _end_words(ends, low, top, height, log_y)

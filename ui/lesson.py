@@ -26,7 +26,7 @@ from sim.results import Run
 from sim.scenario import SETTINGS, Scenario
 from sim.sentences import Blanks
 from ui import charts, controls, frame, narration, state
-from ui.text import t
+from ui.text import joined, t
 
 STEPS = ("ask", "lock", "reveal", "next")
 """ask: choose an answer. lock: it is fixed. reveal: the result shows. next: the takeaway and where to go from here."""
@@ -278,7 +278,7 @@ def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
 
 def pale(why: str) -> str:
     """Markdown: what the pale band about a line is (`narration.error`)."""
-    return f":small[{t('lesson.band')} {why}]"
+    return f":small[{joined([t('lesson.band'), why])}]"
 
 
 def says(words: str) -> str:

@@ -272,7 +272,7 @@ def test_each_remedy_against_a_long_prompt_does_what_the_text_says():
     assert ttft["prefix"] < 0.8 * ttft["none"]
     assert min(ttft, key=ttft.get) == "threshold"
     told = said(visit("pages/2_two_budgets.py", p="starve.reveal", lang="en"))
-    assert f"{text.texts('en')['two_budgets.remedy_threshold']} helps the short ones most" in told
+    assert f"most: {texts('en')['two_budgets.remedy_threshold']}." in told
     short = page.STARVE.but(long_prompt_tokens=2000)
     assert max(page.short_figures(simulate(short, page.starving(short)))) < 0.1  # fits into an ordinary step: nobody starves
 

@@ -75,7 +75,7 @@ CSS = """<style>
 .st-key-takeaway p{font-size:1.12rem;line-height:1.45}.st-key-lesson_row{min-height:2.6rem}
 .st-key-told{border-left:3px solid var(--if-accent);padding-left:.8rem}.st-key-told p{font-size:.95rem;line-height:1.5}
 .stMain [data-testid=stVerticalBlock]{gap:.6rem}
-.stMain [data-testid=stWidgetLabel] p{font-size:.875rem}
+.stMain [data-testid=stWidgetLabel] p{font-size:.875rem}.stMain p code{display:inline-block;max-width:100%}
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}
@@ -210,12 +210,15 @@ def badge(status: str) -> str:
     return f":{BADGES[status]}-badge[{t('frame.badge.' + status.replace(' ', '_'))}]"
 
 
-def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: float = 0.0, why: str = "") -> None:
+def tiles(
+    entries: Iterable[tuple[str, float, float | None, str, int]], error: float = 0.0, why: str = "", was: bool = False,
+) -> None:
     """Figures side by side: (name, B, A or None, unit, sense).
 
     `name`: a field of Summary; `unit`: of `ui.text.value` ("s", "%", "" or what to put behind the number);
     `sense`: +1 more is better, -1 less is better, 0 neither. A is shown where it is given and differs.
     `error`, `why`: the share by which times may be off, stood behind their names, and what it is (`narration.error`).
+    `was`: A's figure stands below B's.
     """
     cells = []
     for name, b, a, unit, sense in entries:
@@ -229,11 +232,12 @@ def tiles(entries: Iterable[tuple[str, float, float | None, str, int]], error: f
         if error and unit == "s":
             tip, off = f"{tip}\n± {why}", f" ±{error * 100:.0f}%"
         figure, _, behind = text.value(b, unit).partition(text.BLANK)
+        before = f"<div class='d'>{html.escape(t('frame.was', figure=text.value(a, unit)))}</div>" if was and a is not None else ""
         if unit not in ("s", "%", ""):  # there is room for it above
             off, behind = f" {behind}", ""
         cells.append(
             f"<div class='if-tile' data-metric='{name}' title='{html.escape(tip, quote=True)}'><div class='l'>{html.escape(label)}{off}</div>"
-            f"<div class='r'><span class='v'>{html.escape(figure)}<small> {html.escape(behind)}</small></span><span class='d'>{delta}</span></div></div>"
+            f"<div class='r'><span class='v'>{html.escape(figure)}<small> {html.escape(behind)}</small></span><span class='d'>{delta}</span></div>{before}</div>"
         )
     _tiles(cells)
 

@@ -51,7 +51,7 @@ def four(flow: Flow, b: Run, a: Run) -> None:
     for place, name, of, colour, options in zip(frame.columns(4), ("kv", "running", "waiting", "preempt"), (
         series.kv, series.running, series.waiting, series.preemptions), ("kv", "decode", "waiting", "preempted"), (
         {"percent": True, "events": [(first, t("kv_pool.first"))]}, {"limits": [("max_num_seqs", last.scenario.max_num_seqs)]},
-        {}, {} if series.preemptions(last)[1].any() or series.preemptions(a)[1].any() else {"y_end": 10}), strict=True,
+        {}, {} if a.ticks.preempted.any() or last.ticks.preempted.any() else {"y_end": 10}), strict=True,
     ):
         with place:
             charts.timeline(t(f"kv_pool.{name}"), lesson.lines(flow, of, b, a, colour), x_end=end, height=lesson.PICTURE,

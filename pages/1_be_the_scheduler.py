@@ -157,7 +157,7 @@ font-weight:650;font-size:15px;padding-top:9px;box-sizing:border-box}.c s{positi
 font-weight:400;opacity:.8}.c.f{border:0;background:KV;color:INK}.c.n{outline:2.5px solid PRE;outline-offset:-2px}
 .w{border-collapse:collapse;width:100%;font-size:.9rem}.w th{font-weight:600;font-size:.82rem;color:var(--if-soft);text-align:left}
 .w td,.w th{line-height:1.35;padding:.22rem .6rem .22rem 0;border-bottom:1px solid var(--if-line);vertical-align:top}.w td.n{font-weight:650;
-white-space:nowrap}.w tr.d td{background:color-mix(in srgb,WAIT 16%,transparent)}.wrap{overflow-x:auto}
+white-space:nowrap}.w td.n:first-child{white-space:normal;min-width:3.4rem}.w tr.d td{background:color-mix(in srgb,WAIT 16%,transparent)}.wrap{overflow-x:auto}
 </style>"""
 
 

@@ -75,7 +75,7 @@ CSS = """<style>
 .st-key-takeaway p{font-size:1.12rem;line-height:1.45}.st-key-lesson_row{min-height:2.6rem}
 .st-key-told{border-left:3px solid var(--if-accent);padding-left:.8rem}.st-key-told p{font-size:.95rem;line-height:1.5}
 .stMain [data-testid=stVerticalBlock]{gap:.6rem}
-.stMain [data-testid=stWidgetLabel] p{font-size:.875rem}.stMain p code{display:inline-block;max-width:100%}
+.stMain [data-testid=stWidgetLabel] p{font-size:.875rem}.stMain p code{display:inline-block;max-width:100%%}
 .stMain [data-testid=stWidgetLabel] code{font-size:.83rem;background:none;padding:0;color:inherit}
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}

@@ -21,6 +21,8 @@ from ui.text import has, percent, seconds, t
 
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
 PARTS = ("incidents", "paste", "checklist", "card")
+END = "end"  # the case after the last
+UNANSWERED = {"cause": "", "act": ""}
 SHOWN_TO = "shown"  # the cause of a visitor who named none and was told
 SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
 SHOWN = (
@@ -52,6 +54,7 @@ CSS = """<style>
 .dd-table code{font-size:.8rem;overflow-wrap:anywhere;background:none;padding:0;color:inherit}
 .dd-table td:first-child code{font-weight:600}.dd-table small{color:var(--if-soft);overflow-wrap:anywhere}.dd-table .q code{font-size:.78rem}
 .dd-table th:nth-child(1){width:27%}.dd-table th:nth-child(2){width:7.5rem}.dd-table th:nth-child(4){width:30%}
+.dd-seen{margin:0;padding-left:1.6rem}.dd-seen li{font-size:1rem;line-height:1.6}.dd-seen small{color:var(--if-soft)}
 .dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:1.1rem 1.4rem 1rem;break-inside:avoid}
 .dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.45rem 0;line-height:1.5}.dd-card p b{display:block}
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
@@ -145,7 +148,7 @@ def verdict(advice: desk.Advice) -> None:
     e = html.escape
     st.html(
         f"<div class='dd-verdict' role='status' data-code='{advice.code}'><h3>{e(named(advice.code))}"
-        f"<span class='dd-sure'>{e(t(f'diagnose.confidence_{advice.confidence}'))}</span></h3><code>{advice.code}</code>"
+        f"<span class='dd-sure'>{e(t(f'diagnose.confidence_{advice.confidence}'))}</span></h3><code title='{e(t('diagnose.code_help'), quote=True)}'>{e(t('diagnose.code'))} {advice.code}</code>"
         f"<dl><dt>{e(t('diagnose.why'))}</dt><dd>{e(say(advice.why_key, advice))}</dd>"
         f"<dt>{e(t('diagnose.action'))}</dt><dd class='do'>{e(say(advice.action_key, advice))}</dd></dl></div>"
     )
@@ -270,7 +273,9 @@ def simulation(report: Report) -> None:
     if not change:
         st.caption(t("diagnose.run_none"))
     b, a = state.runs(s)
-    before_after(b, a)
+    if b is not a:
+        frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
+    before_after(b, a, first)
     if notes:
         st.caption(f"{t('diagnose.assumed')}: " + "; ".join(noted(notes)))
     command = export.command_line(s.b)
@@ -283,31 +288,43 @@ def simulation(report: Report) -> None:
         )
 
 
-def before_after(b: Run, a: Run) -> None:
-    """Four pictures of B, with A dotted, and what changed in a sentence."""
-    if b is not a:
-        frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
-    names = ("qps", "ttft_p99", "itl_p99", "kv_max", "preemptions", "gpu_compute")
-    x, y = b.summary(), a.summary()
-    kinds = {
-        "qps": (" req/s", 1),
-        "ttft_p99": ("s", -1),
-        "itl_p99": ("s", -1),
-        "kv_max": ("%", 0),
-        "preemptions": ("", -1),
-        "gpu_compute": ("%", 1),
-    }
-    frame.tiles([(n, getattr(x, n), getattr(y, n), *kinds[n]) for n in names])
-    end = max(b.duration_s, a.duration_s)
-    pictures = (
-        (t("diagnose.title_waiting"), lambda r: total(r, series.waiting), "waiting", {}),
-        (t("diagnose.title_running"), lambda r: total(r, series.running), "decode", {}),
-        (t("diagnose.kv"), lambda r: total(r, series.kv, mean=True), "kv", {"percent": True}),
-        (t("diagnose.ttft"), series.latency, "prefill", {}),
+def before_after(b: Run, a: Run, advice: desk.Advice) -> None:
+    """Figures and pictures of B, with A dotted: those first by which this diagnosis is decided."""
+    frame.tiles([(n, getattr(b.summary(), n), getattr(a.summary(), n), *kind) for n, kind in figures(advice).items()], was=True)
+    end, first = max(b.duration_s, a.duration_s), incidents.DECIDE.get(advice.code, ("waiting", "kv"))
+    engines = b.scenario.data_parallel_size > 1 and advice.code == "DP_IMBALANCE"
+    if engines:
+        most = 1.1 * max(*by_engine(a), *by_engine(b), 1.0)
+        for place, what, run in zip(frame.columns(2), ("before", "after"), (a, b), strict=True):
+            with place:
+                draw_engines(t(f"diagnose.engines_{what}"), run, what, most)
+    rest = [n for n in ("waiting", "running", "kv", "ttft", "gpu", "preempted") if n not in first]
+    for places, names in ((frame.columns(2), () if engines else first), (frame.columns(3) * 2, [*(first if engines else ()), *rest])):
+        for place, name in zip(places, names, strict=False):
+            with place:
+                of, colour, options = PICTURES[name]
+                charts.timeline(t(f"diagnose.title_{name}"), charts.both(of, b, a, colour), x_end=end, height=height(), key=f"after_{name}", **options)
+
+
+def figures(advice: desk.Advice) -> dict[str, tuple[str, int]]:
+    """The five figures that tell what a change did, the promised one first: unit, and whether more (+1) or less (-1) is better."""
+    known = {"qps": ("req/s", 1), "ttft_p99": ("s", -1), "itl_p99": ("s", -1), "preemptions": ("", -1), "kv_max": ("%", 0)}
+    name = promised(advice)
+    return dict(list(({name: (unit(name), known.get(name, ("", -1))[1] or -1)} | known).items())[:5])
+
+
+def by_engine(run: Run) -> list[float]:
+    """Mean queue of each engine."""
+    ticks, spent = run.ticks, run.ticks.waiting * run.ticks.duration
+    return [float(spent[ticks.replica == r].sum()) / max(run.duration_s, 1e-9) for r in range(run.scenario.data_parallel_size)]
+
+
+def draw_engines(title: str, run: Run, key: str, most: float | None = None) -> None:
+    means = by_engine(run)
+    charts.bars(
+        title, [str(r) for r in range(len(means))], [charts.Part("", "idle" if key == "before" else "waiting", means)],
+        y_end=most, height=height(), key=f"engines_{key}",
     )
-    for column, (title, of, colour, more) in zip(frame.columns(2) * 2, pictures, strict=True):
-        with column:
-            charts.timeline(title, charts.both(of, b, a, colour), x_end=end, height=height(), key=f"after_{colour}", **more)
 
 
 def height() -> int:
@@ -332,12 +349,28 @@ def total(run: Run, of: Callable[[Run], tuple[Any, Any]], mean: bool = False) ->
     return grid, summed / replicas if mean else summed
 
 
+PICTURES: dict[str, tuple[Callable[[Run], tuple[Any, Any]], str, dict[str, Any]]] = {
+    "waiting": (lambda r: total(r, series.waiting), "waiting", {}),
+    "running": (lambda r: total(r, series.running), "decode", {}),
+    "kv": (lambda r: total(r, series.kv, mean=True), "kv", {"percent": True}),
+    "ttft": (series.latency, "prefill", {}),
+    "ttft_p50": (lambda r: series.latency(r, share=0.5), "prefill", {}),
+    "tpot": (lambda r: series.latency(r, "tpot"), "decode", {}),
+    "gpu": (series.utilisation, "ink", {"percent": True}),
+    "preempted": (series.preemptions, "preempted", {}),
+}
+"""Pictures of a run: its line, the colour, options. Titles: diagnose.title_<name>."""
+
+
 # --- incidents --------------------------------------------------------------------------------------------------------
 
 
 def cases() -> None:
     known = {i.key: i for i in incidents.INCIDENTS}
     order = list(known)
+    if s.extra["case"] == END:
+        farewell()
+        return
     if s.extra["case"] not in known:
         s.extra["case"] = order[0]
     incident = known[str(s.extra["case"])]
@@ -348,8 +381,7 @@ def cases() -> None:
     cause, action = str(s.extra["cause"]), str(s.extra["act"])
     cause = cause if cause in (*incident.causes, SHOWN_TO) else ""
     action = action if cause and action in incident.actions else ""
-    clean = {"cause": "", "act": ""}
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with st.container(horizontal=True, vertical_alignment="center", key="case_row"):
         st.session_state["w_case"] = incident.key
         st.selectbox(
             t("diagnose.case_label"),
@@ -359,24 +391,26 @@ def cases() -> None:
             label_visibility="collapsed",
             width=200,
             filter_mode=None,
-            on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **clean),
+            on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **UNANSWERED),
         )
+        if action:
+            onwards(incident, incidents.RIGHT[advice.code] if action != incidents.RIGHT[advice.code] else "")
         st.button(
             t("diagnose.another"),
             icon=":material/casino:",
             key="another",
+            type="tertiary" if action else "secondary",
             on_click=state.change,
-            kwargs={"n": number + 1, **clean},
+            kwargs={"n": number + 1, **UNANSWERED},
         )
         if cause:
-            st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=clean)
-    known_facts(incident, scenario, run)
+            st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=UNANSWERED)
     if action:
-        verdict(advice)
-        after = outcome(incident, scenario, run, advice, action)
-        before_after(after, run) if after is not run else dashboard(run)
+        after = outcome(scenario, run, advice, action)
+        before_after(after, run, advice)
         history(incident)
         return
+    known_facts(incident, scenario, run)
     left, right = st.columns([2, 1], gap="medium")
     with left:
         dashboard(run)
@@ -440,56 +474,73 @@ def dashboard(run: Run) -> None:
         lines.append(charts.Line((0.0, end), (cap, cap), "soft", f"max_num_seqs {cap:,}", dotted=True))
     upper = [
         partial(charts.timeline, t("diagnose.requests"), lines),
-        partial(charts.timeline, t("diagnose.kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", fill=True)], percent=True),
+        partial(charts.timeline, t("diagnose.title_kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", fill=True)], percent=True),
     ]
     lower = [
-        partial(charts.timeline, t("diagnose.ttft"), [charts.Line(*series.latency(run), "prefill")]),
-        partial(charts.timeline, t("diagnose.gpu"), [charts.Line(*series.utilisation(run), "ink")], percent=True),
-        partial(charts.timeline, t("diagnose.preempted"), [charts.Line(*series.preemptions(run), "preempted", steps=True)],
+        partial(charts.timeline, t("diagnose.title_ttft"), [charts.Line(*series.latency(run), "prefill")]),
+        partial(charts.timeline, t("diagnose.title_gpu"), [charts.Line(*series.utilisation(run), "ink")], percent=True),
+        partial(charts.timeline, t("diagnose.title_preempted"), [charts.Line(*series.preemptions(run), "preempted", steps=True)],
                 y_end=None if run.summary().preemptions else 10.0),
     ]
-    places = [*st.columns([3, 2], gap="small"), *st.columns(3, gap="small")]
+    if replicas > 1:
+        upper.append(lambda x_end, height: draw_engines(t("diagnose.per_engine"), run, "now"))
+    places = [*st.columns([4, 3, 3] if replicas > 1 else [3, 2], gap="small"), *st.columns(3, gap="small")]
     for place, picture in zip(places, upper + lower, strict=True):
         with place:
             picture(x_end=end, height=height())
-    if replicas > 1:
-        ticks = run.ticks
-        means = [
-            float((ticks.waiting[ticks.replica == r] * ticks.duration[ticks.replica == r]).sum()) / max(end, 1e-9)
-            for r in range(replicas)
-        ]
-        charts.bars(t("diagnose.per_engine"), [str(r) for r in range(replicas)], [charts.Part("", "waiting", means)], height=height())
 
 
-def outcome(incident: incidents.Incident, scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:
-    """What the chosen action did, and where to go from here. Returns the run after it."""
+def outcome(scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:
+    """What it was, what the chosen action did and at what price. Returns the run after it."""
     best, change = incidents.RIGHT[advice.code], incidents.act(action, scenario, advice)
     after = state.attempt(scenario.but(**change))
     if isinstance(after, SimError):
         st.warning(state.message(after))
         after = run
     what = narration.settings(scenario.but(**change), scenario) if change else ""
-    said = [f"**{t('diagnose.applied', what=what) if what else t('diagnose.applied_nothing')}**", effect(run, after, advice)]
-    if after.scenario.data_parallel_size > scenario.data_parallel_size:
-        said.append(t("diagnose.more_gpus", n=after.scenario.data_parallel_size / scenario.data_parallel_size))
+    said = [f"**{t('diagnose.applied', what=what) if what else t('diagnose.applied_nothing')}**", effect(run, after, advice), price(run, after, advice)]
+    if after is not run:
+        now = incidents.verdict(after).code
+        said.append(t("diagnose.now_same") if now == advice.code else t("diagnose.now", cause=named(now)))
     advised = run if action == best else state.attempt(scenario.but(**incidents.act(best, scenario, advice)))
     if isinstance(advised, Run) and advised is not run:
         said.append(t("diagnose.advised_gives", figure=promise(advised, advice)))
-    st.markdown(" ".join(said))
-    with st.container(horizontal=True):
-        if action != best:
-            st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": best})
-        order = [i.key for i in incidents.INCIDENTS]
-        following = order[(order.index(incident.key) + 1) % len(order)]
-        st.button(
-            t("diagnose.next_case"),
-            type="primary" if action == best else "secondary",
-            key="next",
-            shortcut="PageDown",
-            on_click=state.change,
-            kwargs={"case": following, "n": 1, "cause": "", "act": ""},
-        )
+    with st.container(key="told"):
+        st.markdown(t("diagnose.was", name=named(advice.code), why=say(advice.why_key, advice)) + "  \n" + text.joined(said))
     return after
+
+
+def onwards(incident: incidents.Incident, better: str) -> None:
+    """To the next patient, or the end; where there was a better action, to that."""
+    order = [*(i.key for i in incidents.INCIDENTS), END]
+
+    def follow() -> None:
+        state.change(case=order[order.index(incident.key) + 1], n=1, **UNANSWERED)
+        st.session_state["to_top"] = True
+
+    if better:
+        st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": better})
+    st.button(
+        t("diagnose.next_case" if incident.key != order[-2] else "diagnose.to_end"), type="secondary" if better else "primary",
+        key="next", shortcut="PageDown", on_click=follow,
+    )
+
+
+def farewell() -> None:
+    """After the last patient: what was seen, the card to carry away, and the way on."""
+    frame.question(t("diagnose.end", n=len(incidents.INCIDENTS)))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button(t("lesson.next_page"), type="primary", key="next", shortcut="PageDown"):
+            st.switch_page(frame.PAGES["playground"])
+        st.button(t("diagnose.begin_anew"), key="anew", on_click=state.change, kwargs={"case": incidents.INCIDENTS[0].key, "n": 1, **UNANSWERED})
+        card_button()
+    seen = "".join(
+        f"<li>{html.escape(named(i.code))} <small>→ {html.escape(t(f'diagnose.act.{incidents.RIGHT[i.code]}'))}</small></li>"
+        for i in incidents.INCIDENTS
+    )
+    for place, words in zip(frame.columns(2), (f"<ol class='dd-seen'>{seen}</ol>", card_html(text.language())), strict=True):
+        with place:
+            st.html(words)
 
 
 def history(incident: incidents.Incident) -> None:
@@ -510,11 +561,14 @@ def promised(advice: desk.Advice) -> str:
     return advice.promise.lstrip("+") or "qps"
 
 
+def unit(name: str) -> str:
+    """Of a figure, as `ui.text.value` takes it."""
+    return "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else "req/s" if name == "qps" else ""
+
+
 def promise(run: Run, advice: desk.Advice) -> str:
     """What that figure is in a run, in words."""
-    name = promised(advice)
-    unit = "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else ""
-    return text.value(getattr(run.summary(), name), unit)
+    return text.value(getattr(run.summary(), promised(advice)), unit(promised(advice)))
 
 
 def effect(before: Run, after: Run, advice: desk.Advice) -> str:
@@ -526,6 +580,19 @@ def effect(before: Run, after: Run, advice: desk.Advice) -> str:
         return t("diagnose.same", **words)
     better = (b > a) == advice.promise.startswith("+")
     return t("diagnose.helped" if better else "diagnose.hurt", **words)
+
+
+def price(before: Run, after: Run, advice: desk.Advice) -> str:
+    """What became worse of the figures shown, and how many GPUs it takes; "" if nothing did."""
+    worse = []
+    for name, (_, sense) in figures(advice).items():
+        a, b = (getattr(r.summary(), name) for r in (before, after))
+        was, now = text.value(a, unit(name)), text.value(b, unit(name))
+        if name != promised(advice) and (b - a) * sense < -0.005 * abs(a) and was != now:
+            worse.append(f"{narration.figure(name).strip()} {was} → {now}")
+    if after.scenario.data_parallel_size > before.scenario.data_parallel_size:
+        worse.append(t("diagnose.more_gpus", n=after.scenario.data_parallel_size / before.scenario.data_parallel_size))
+    return t("diagnose.price", what=t("narration.comma").join(worse)) if worse else ""
 
 
 # --- checklist and card -----------------------------------------------------------------------------------------------
@@ -577,10 +644,14 @@ def card_file() -> str:
     )
 
 
+def card_button() -> None:
+    st.download_button(t("diagnose.card_download"), card_file, "inflight-card.html", "text/html", key="card_file")
+
+
 def card() -> None:
     with st.container(key="card_tools"):
         st.markdown(t("diagnose.card_intro"))
-        st.download_button(t("diagnose.card_download"), card_file, "inflight-card.html", "text/html", key="card_file")
+        card_button()
     order = ["zh", "en"] if text.language() == "zh" else ["en", "zh"]
     for column, language in zip(frame.columns(2), order, strict=True):
         with column:

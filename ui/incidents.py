@@ -97,6 +97,15 @@ RIGHT = {
 """The action (a word of `actions`) that carries out what advice.py says, by code."""
 
 
+DECIDE = {
+    "BUDGET_SMALL": ("waiting", "running"), "KV_FULL_WITH_QUEUE": ("waiting", "kv"), "KV_FULL": ("kv", "waiting"),
+    "KV_NEAR_FULL": ("kv", "waiting"), "PAST_SWEET_SPOT": ("preempted", "waiting"), "LONG_PROMPTS": ("ttft_p50", "waiting"),
+    "PREFILL_BOUND": ("ttft", "waiting"), "CLIENT_LIMITED": ("running", "gpu"), "DP_IMBALANCE": ("waiting", "ttft"),
+    "HOST_BOUND": ("tpot", "gpu"), "OVERLOADED": ("waiting", "ttft"), "BUDGET_LARGE": ("tpot", "ttft"),
+}
+"""The two pictures on which a diagnosis turns, by code; of an imbalance, what each engine holds comes before them."""
+
+
 def instance(incident: Incident, number: int) -> Scenario:
     """The scenario of this number: other requests, a slightly other rate, the same disease."""
     drawn = random.Random(f"{incident.key}.{number}")

@@ -47,7 +47,7 @@ def test_a_queue_at_the_cap_is_seen_and_the_action_tried(page: Page, server: str
     expect(page.locator(".dd-verdict")).to_have_attribute("data-code", "BUDGET_SMALL")
     page.get_by_role("button", name="Run this in the simulator").click()
     expect(page.locator(".if-note")).to_contain_text(re.compile(r"max_num_seqs 64 → \d+"))
-    expect(page.get_by_test_id("stPlotlyChart")).to_have_count(4)
+    expect(page.get_by_test_id("stPlotlyChart")).to_have_count(6)
     assert not flaws(page) and not errors
 
 

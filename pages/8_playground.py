@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from sim import catalog, experts, memory
 from sim.scenario import Scenario
 from ui import controls, dashboard, exports, frame, narration, state, terms, traffic
 from ui.text import joined, language, t
@@ -136,6 +137,23 @@ def figures(b: object, a: object | None, error: float, why: str) -> None:
     frame.tiles(((n, getattr(b, n), getattr(a, n) if a else None, unit, sense) for n, unit, sense in wanted), error, why)
 
 
+def ranks(b: Scenario, a: Scenario | None) -> None:
+    """Under expert parallelism: how much more than the mean the fullest rank gets, and what copies cost in KV memory."""
+    def says(one: Scenario) -> tuple[str, str]:
+        shape, cards = catalog.model(one.model), memory.expert_ranks(one)
+        if not shape.experts or cards == 1:
+            return "", ""
+        ratio = f"{experts.rank_imbalance(shape, one.expert_skew, cards, one.num_redundant_experts):.2f}"
+        held = f"{-(-(shape.experts + one.num_redundant_experts) // cards):,}"
+        words = {"ratio": ratio, "held": held, "pool": f"{memory.plan(one).kv / 2**30:.1f}"}
+        return t("playground.ranks", ranks=cards, **words), t("playground.ranks_a", **words)
+
+    now, short = says(b)
+    then = says(a)[1] if a else ""
+    if now:
+        st.caption(joined([now, then if then != short else ""]))
+
+
 side, stage = st.columns([3, 8], gap="large")
 with side, st.container(key="knobs"):
     knobs()
@@ -144,6 +162,7 @@ with stage, st.container(key="stage"):
     b, a = state.runs(s, traffic.requests)
     error, why = narration.error(s.b.gpu)
     figures(b.summary(), a.summary() if s.compared else None, error, why)
+    ranks(s.b, s.a if s.compared else None)
     if b.stopped:
         st.warning(t(f"playground.stopped_{b.stopped}", ticks=f"{len(b.ticks):,}"), icon=":material/timer_off:")
     frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a, most=3))

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sim import link
+from sim import catalog, experts, link, memory
 from sim.engine import simulate
 from sim.scenario import Scenario
 from ui import charts, exports, narration, series, state, text
@@ -196,3 +196,16 @@ def test_an_address_names_only_what_the_baseline_has_different() -> None:
     written = state.address(held)
     assert {k: v for k, v in written.items() if k.startswith("a.")} == {"a.sd": "9"}
     assert written["u"] == "busy" and link.decode({k: v for k, v in written.items() if k in link.encode(b)})[0] == b
+
+
+def test_a_hot_rank_is_told_with_what_copies_of_experts_cost() -> None:
+    """Under expert parallelism: the fullest rank's load against the mean; copies even it out and take KV memory."""
+    hot = {"mo": "Qwen3-30B-A3B", "tp": "4", "ep": "1", "sk": "1.2"}
+    ours = Scenario(model="Qwen3-30B-A3B", tensor_parallel_size=4, enable_expert_parallel=True, expert_skew=1.2, max_num_seqs=64)
+    ratio = experts.rank_imbalance(catalog.model(ours.model), 1.2, 4)
+    assert ratio > 1.1
+    at = visit(v="1", nr="20", re="32", **hot, **{f"a.{key}": value for key, value in {**hot, "nr": "20", "re": "0"}.items()})
+    said = " ".join(caption.value for caption in at.caption).replace(text.BLANK, " ")
+    pools = [f"{memory.plan(ours.but(num_redundant_experts=n)).kv / 2**30:.1f} GiB" for n in (32, 0)]
+    assert f"A: {ratio:.2f} ×" in said and pools[0] in said and pools[1] in said and pools[0] != pools[1]
+    assert "fullest" not in " ".join(c.value for c in visit(v="1", mo="Llama-3.1-8B", tp="4").caption)

@@ -138,7 +138,7 @@ def pick_place() -> None:
 
 def signed(ratio: float) -> str:
     """A change in percent with its sign."""
-    return f"{ratio - 1:+.0%}" if abs(ratio - 1) >= 0.0995 else f"{ratio - 1:+.1%}"
+    return f"{ratio - 1:+.{0 if abs(ratio - 1) >= 0.0995 else 1}%}".replace("-", "−")
 
 
 with frame.page("experts"):

@@ -17,7 +17,7 @@ from sim.scenario import Scenario, SimError
 from sim.sweep import Answer, Tried, changed, every, judge, search, splits, sweep
 from ui import charts, controls, frame, lesson, narration, series, state, sweep_map, terms
 from ui.controls import option
-from ui.text import count, joined, percent, seconds, t
+from ui.text import change, count, joined, percent, seconds, t
 
 LADDER = (32, 64, 128, 256, 384, 512)  # max_num_seqs, step by step
 FINE = {"max_num_seqs": tuple(range(32, 513, 32)), "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192)}
@@ -279,7 +279,7 @@ def second_rows(b: Scenario, a: Scenario, sb: Summary, sa: Summary) -> list[tupl
     for mode, told in (("swap", "p99"), ("recompute", "none")):
         more, less = measure(b.but(preemption_mode=mode)), measure(a.but(preemption_mode=mode))
         rows.append((t(f"sweet_spot.row_p99_{mode}", b=b.max_num_seqs, a=a.max_num_seqs), t(f"sweet_spot.lesson_{told}"),
-                     f"{more.e2e_p99 / less.e2e_p99 - 1:+.0%}" if more and less else "–"))
+                     change(more.e2e_p99, less.e2e_p99) if more and less else "–"))
     return [
         *rows,
         (t("sweet_spot.row_preemptions"), t("sweet_spot.lesson_frequent"), f"{count(sa.preemptions)} → {count(sb.preemptions)}"),

@@ -220,7 +220,7 @@ def end(
     explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
     something else, what changed is said from them, first the figures that the `pictures` show. note: what holds besides. One thing to try is `then` (words, changes
     of B and extras) as long as nothing was moved: it follows from the scene. After that it comes from `sim.advice` about
-    `run`, if that moves what this scene lets one move and does not lead back to A.
+    `run`, if that moves what this scene lets one move and does not lead back to A; else it is what was not tried yet.
     """
     if not flow.revealed:
         return
@@ -231,7 +231,7 @@ def end(
         if explain and not (flow.step == "next" and flow.untouched and frame.projector()):  # a class has just read it
             st.markdown(explain)
         if flow.step == "next":
-            _try_next(flow, *((flow.untouched and then) or _advised(flow, run) or then or ("", {})))
+            _try_next(flow, *((flow.untouched and then) or _advised(flow, run) or _open(flow, then)))
     if note:
         st.markdown(note)
 
@@ -246,8 +246,18 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
+def _open(flow: Flow, then: tuple[str, dict[str, Any]] | None) -> tuple[str, dict[str, Any]]:
+    """The first of `then` and the claims that is not how things stand already."""
+    offers = [*([then] if then else []), *(("", changes) for _, changes in flow.claims)]
+    return next((offer for offer in offers if not (offer[1] and _holds(flow.s, offer[1]))), ("", {}))
+
+
+def _holds(s: state.State, changes: Mapping[str, Any]) -> bool:
+    return all((s.extra[k] if k in s.extra else getattr(s.b, k)) == v for k, v in changes.items())
+
+
 def _try_next(flow: Flow, words: str, wanted: dict[str, Any]) -> None:
-    if not words:
+    if not words and not wanted:
         return
     with st.container(horizontal=True, vertical_alignment="center", key="try_next"):
         st.markdown(f":material/arrow_forward: **{t('lesson.try_next')}** {words}")
@@ -269,10 +279,9 @@ def presets(entries: Sequence[tuple[str, dict[str, Any]]], *, key: str) -> None:
     s = state.current()
     with st.container(horizontal=True, key=f"presets_{key}"):
         for i, (words, changes) in enumerate(entries):
-            here = all((s.extra[k] if k in s.extra else getattr(s.b, k)) == v for k, v in changes.items())
             st.button(
                 words, key=f"preset_{key}_{i}", type="secondary", on_click=state.change, kwargs=changes,
-                icon=":material/check:" if here else None,
+                icon=":material/check:" if _holds(s, changes) else None,
             )
 
 

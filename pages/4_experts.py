@@ -14,7 +14,7 @@ from sim.results import Ticks
 from sim.scenario import Scenario, SimError
 from sim.step_time import StepTime
 from ui import charts, controls, frame, lesson, series, state, terms
-from ui.text import count, joined, percent, seconds, t
+from ui.text import change, count, joined, percent, seconds, t
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -22,6 +22,7 @@ SKEWS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.6)
 REDUNDANT = 32
 PLACES = {"tp": (False, 0), "ep": (True, 0), "eplb": (True, REDUNDANT)}  # enable_expert_parallel, num_redundant_experts
 HOTTEST, BRICKS = "#C2410C", ("#9A76C4", "#B79CD6")
+EVEN = 1.05  # load of the fullest card over the mean up to which no card waits for another
 MOST_BRICKS = 24  # experts of a card drawn one by one; what lies above is one brick
 
 BASE = Scenario(
@@ -48,6 +49,7 @@ class Step:
     parts: dict[str, float]  # s of series.STEP_PARTS
     by_batch: dict[str, Any]  # the same for each of BATCHES
     touched: float  # experts of a layer that the step reads
+    card_reads: float  # and of them the card that reads most, copies included
     room: int  # sequences that the pool holds
     context: int  # tokens of each
 
@@ -85,13 +87,14 @@ class Step:
 
 def measure(s: Scenario, prefill: bool) -> Step:
     """The step of max_num_seqs sequences, or of max_num_batched_tokens tokens of prompts. Raises SimError."""
-    shape, clock = catalog.model(s.model), StepTime(s)
+    shape, clock, ranks = catalog.model(s.model), StepTime(s), s.tensor_parallel_size * s.data_parallel_size
     context = s.prompt_tokens + s.output_tokens // 2
     tokens = s.max_num_batched_tokens if prefill else s.max_num_seqs
     one = prefill_ticks(tokens, s.prompt_tokens) if prefill else decode_ticks([tokens], context)
     return Step(
         s, {part: float(values[0]) for part, values in series.step_parts(clock, one).items()},
         series.step_parts(clock, decode_ticks(BATCHES, context)), experts.distinct_experts(shape, s.expert_skew, tokens),
+        float(experts.rank_distinct(shape, s.expert_skew, tokens, ranks, s.num_redundant_experts).max()),
         int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // context), context,
     )
 
@@ -136,9 +139,9 @@ def pick_place() -> None:
     )
 
 
-def signed(ratio: float) -> str:
-    """A change in percent with its sign."""
-    return f"{ratio - 1:+.{0 if abs(ratio - 1) >= 0.0995 else 1}%}".replace("-", "−")
+def arrow(before: float, after: float, digits: int) -> str:
+    """"1.12 → 1.61"; the figure alone where it stays."""
+    return " → ".join(dict.fromkeys(f"{v:.{digits}f}" for v in (before, after)))
 
 
 with frame.page("experts"):
@@ -178,13 +181,13 @@ names, shown = (["A", "B"], [before, now]) if flow.s.compared else (["B"], [now]
 def draw_load() -> None:
     order = np.arange(1, shape.experts + 1)
     lines = []
-    for step, word in zip(shown, names, strict=True):
-        mine = word == "B"
+    for step, word in zip(shown, names, strict=True) if flow.revealed else [(before, "A")]:
+        mine = word == "B" or not flow.revealed
         if not mine and step.scenario.expert_skew == b.expert_skew:
             continue
         load = experts.expert_load(shape, step.scenario.expert_skew)
         lines.append(charts.Line(order, load / load.mean(), BRICKS[0] if mine else "idle", word, dotted=not mine, fill=mine, steps=True))
-    hot = experts.hot_expert_ratio(shape, b.expert_skew)
+    hot = experts.hot_expert_ratio(shape, (b if flow.revealed else a).expert_skew)
     charts.curve(
         t("experts.chart_load"), lines, x_title=t("experts.axis_expert"), x_start=1, x_end=shape.experts, log_x=True,
         limits=[(t("experts.mean"), 1.0)], height=lesson.PICTURE,
@@ -235,14 +238,15 @@ def draw_by_batch() -> None:
 
 
 def draw_speed() -> None:
-    lines = [charts.Line(BATCHES, step.speed(), "idle" if word == "A" else "decode", word, dotted=word == "A")
-             for step, word in zip(shown, names, strict=True)]
-    marks = [(step.scenario.max_num_seqs, float(np.interp(step.scenario.max_num_seqs, BATCHES, step.speed())), word)
+    batch = flow.name == "batch"  # there A and B are two places on one line
+    lines = [charts.Line(BATCHES, step.speed(), "idle" if word == "A" else "decode", "" if batch else word, dotted=word == "A")
+             for step, word in zip(shown, names, strict=True) if not batch or step is now]
+    marks = [(step.scenario.max_num_seqs, speed(step), word)
              for step, word in zip(shown, names, strict=True)]
     full = [(t("experts.pool_full", n=count(now.room)), float(now.speed()[-1]))] if now.room <= BATCHES[-1] else []
     charts.curve(
-        t("experts.chart_speed"), lines, x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
-        marks=marks if flow.name == "batch" else [], limits=full,
+        t("experts.chart_speed"), lines, x_title=t("experts.axis_seats"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
+        marks=marks if batch else [], limits=full,
         alt=t("experts.alt_speed", one=count(now.speed()[0]), many=count(now.speed()[-1]), room=now.room), key="speed",
     )
 
@@ -252,47 +256,82 @@ def ask() -> None:
     with top[0]:
         draw_step() if flow.name == "batch" else draw_load()
     with top[1]:
-        lesson.covered() if flow.name == "batch" else draw_cards(before if prefill else now)
+        lesson.covered() if flow.name == "batch" else draw_cards(before)
 
 
 def told() -> str:
-    """What happened to the step, against A."""
+    """What happened to the step against A, and why."""
     if not flow.s.compared:
         return t("lesson.same")
-    words = dict(before=seconds(before.seconds), after=seconds(now.seconds), change=signed(now.seconds / before.seconds),
-                rank=now.fullest(), rank_before=before.fullest(), hot=experts.hot_expert_ratio(shape, b.expert_skew),
-                touched_before=before.touched, touched_after=now.touched, experts=shape.experts)
-    if flow.name == "batch":
-        n, m = a.max_num_seqs, b.max_num_seqs
-        return t("experts.batch_reveal", n_before=n, n_after=m, tokens=m / n, ratio=now.seconds / before.seconds,
-                 token_before=seconds(before.seconds / n), token_after=seconds(now.seconds / m), **words)
-    if flow.name == "place":
-        return t("experts.place_reveal", a=place_word(place_of(a)), b=place_word(place_of(b)), **words)
-    verdict = "even" if max(now.fullest(), before.fullest()) < 1.05 else "longer" if now.seconds > 1.03 * before.seconds else "shorter" if now.seconds < 0.97 * before.seconds else "same"
-    return t(f"experts.reveal_{verdict}", low=a.expert_skew, high=b.expert_skew, **words)
+    ratio = now.seconds / before.seconds
+    said = [t(
+        f"experts.{flow.name}_reveal", before=seconds(before.seconds), after=seconds(now.seconds), change=change(now.seconds, before.seconds),
+        low=a.expert_skew, high=b.expert_skew, a=place_word(place_of(a)), b=place_word(place_of(b)), ratio=ratio,
+        n_before=a.max_num_seqs, n_after=b.max_num_seqs, tokens=b.max_num_seqs / a.max_num_seqs, speed_before=count(speed(before)),
+        speed_after=count(speed(now)), touched=arrow(before.touched, now.touched, 0), experts=shape.experts,
+        rank=arrow(before.fullest(), now.fullest(), 2),
+    )]
+    if flow.name == "skew":
+        fuller, fewer = now.fullest() > 1.01 * before.fullest(), now.touched < 0.99 * before.touched
+        why = ("even" if max(now.fullest(), before.fullest()) < EVEN else "hot" if ratio > 1.03 and fuller else
+               "fewer" if ratio < 0.97 and fewer else "neither" if 0.97 <= ratio <= 1.03 else "")
+        said.append(t(f"experts.why_{why}") if why else "")
+    elif flow.name == "place":
+        even = now.seconds if now.fullest() < EVEN else measure(b.but(expert_skew=0.0), prefill).seconds
+        if even < 0.97 * before.seconds:
+            said.append(t(f"experts.why_{'whole' if even < now.seconds else 'whole_even'}", even=seconds(even), rank=now.fullest()))
+    if not prefill and b.max_num_seqs > now.room:
+        said.append(t("experts.pool_short", room=now.room))
+    return joined([*said, copied() if b.num_redundant_experts else ""])
+
+
+def speed(step: Step) -> float:
+    """Tokens per s with the scenario's own max_num_seqs."""
+    return float(np.interp(step.scenario.max_num_seqs, BATCHES, step.speed()))
+
+
+def copied() -> str:
+    """What the copies of hot experts give in this step and what they cost."""
+    bare = measure(b.but(num_redundant_experts=0), prefill)
+    return t(
+        "experts.copied", before=seconds(bare.seconds), after=seconds(now.seconds), change=change(now.seconds, bare.seconds),
+        reads=arrow(bare.card_reads, now.card_reads, 1), room=arrow(bare.room, now.room, 0),
+    )
+
+
+def hot_cost() -> str:
+    """What the skew costs a decode step and a prefill step, against a router without favourites."""
+    if now.fullest() < EVEN:
+        return t("experts.hot_even")
+    ratio, words = {}, {}
+    for what in ("decode", "prefill"):
+        even, skewed = (measure(s, what == "prefill").seconds for s in (b.but(expert_skew=0.0), b))
+        ratio[what] = skewed / even
+        words |= {f"{what}_even": seconds(even), f"{what}_skewed": seconds(skewed), f"{what}_change": change(skewed, even)}
+    where = "prefill" if ratio["decode"] < 1.03 < ratio["prefill"] else "both" if min(ratio.values()) > 1.03 else ""
+    figures = t("experts.hot_figures", skew=b.expert_skew, seqs=b.max_num_seqs, tokens=b.max_num_batched_tokens, **words)
+    return joined([figures, t(f"experts.hot_{where}") if where else ""])
 
 
 def explain() -> str:
     changes = {p: now.parts[p] - before.parts[p] for p in now.parts}
     most = max(changes, key=lambda p: abs(changes[p]))
-    said = [t("experts.changed_against", change=signed(now.seconds / before.seconds), part=t(f"settings.term.{most}"),
-              before=seconds(before.parts[most]), after=seconds(now.parts[most]), share=percent(now.parts["experts"] / now.seconds))]
-    if flow.name == "skew":
-        said.append(t("experts.two_forces"))
-    elif flow.name == "batch":
+    said = [joined([
+        t("experts.changed_most", part=t(f"settings.term.{most}"), before=seconds(before.parts[most]), after=seconds(now.parts[most]))
+        if abs(now.seconds / before.seconds - 1) >= 0.005 else "",
+        t("experts.share", share=percent(now.parts["experts"] / now.seconds)),
+    ])]
+    if flow.name == "batch":
         alone = now.by_batch["fixed"][0]
         said += [
-            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room,
-              full=count(now.speed()[-1]), now=count(float(np.interp(b.max_num_seqs, BATCHES, now.speed())))),
+            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room, full=count(now.speed()[-1])),
             t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=b.max_num_seqs, share=percent(now.parts["fixed"] / now.seconds),
               alone=percent(alone / now.decode_s()[0])),
         ]
-    else:
-        ranks = b.tensor_parallel_size * b.data_parallel_size
-        said.append(joined([t("experts.lesson_says"), t(
-            "experts.lesson_but", n=REDUNDANT, ep=experts.rank_imbalance(shape, b.expert_skew, ranks),
-            eplb=experts.rank_imbalance(shape, b.expert_skew, ranks, REDUNDANT),
-        )]))
+    elif b.expert_skew:
+        said.append(hot_cost())
+    if flow.name == "place":
+        said.append(lesson.says(t("experts.lesson_says")))
     return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
 
 
@@ -305,9 +344,7 @@ else:
     with top[1]:
         draw_speed() if flow.name == "batch" else draw_cards(now)
     tried = {"skew": {"expert_skew": 1.6, "max_num_seqs": 1024}, "batch": {"max_num_seqs": 8}, "place": copies}[flow.name]
-    crowd = flow.name == "batch" and flow.step == "next"  # advice about seats: more clients than any of them
-    lesson.end(flow, explain=told(), note=explain(), then=(t(f"experts.{flow.name}_then"), tried),
-               run=state.run(b.but(num_clients=BATCHES[-1], num_requests=BATCHES[-1])) if crowd else None)
+    lesson.end(flow, explain=told(), note=explain(), then=(t(f"experts.{flow.name}_then"), tried))
     bottom = frame.columns(2)
     with bottom[0]:
         draw_load()

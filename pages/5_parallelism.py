@@ -15,7 +15,7 @@ from sim.memory import plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
 from ui import charts, controls, frame, lesson, narration, series, state, terms
-from ui.text import count, percent, seconds, t
+from ui.text import count, joined, percent, seconds, t
 
 GPUS, GIB = 8, 2**30
 MOST_USD = 1000.0  # a card and hour
@@ -27,6 +27,7 @@ MODELS = (
     ("DeepSeek-V4-Flash", "H200"),
 )
 MEMORY = {"weights": "#5E83C2", "rest": "idle", "kv": "kv"}  # what fills a card, and its colour
+SPOKEN = {"layout": ("rate", "step", "tpot"), "alone": ("step", "tpot", "rate"), "kv": ("card", "kv", "rate")}  # as the pictures show
 LINES = {1: "#6E9B3C", 2: "#5E83C2", 4: "#D27B2C", 8: "kv"}
 
 BASE = Scenario(
@@ -147,13 +148,14 @@ shape, users = catalog.model(b.model), b.num_clients
 alone, crowd = ((t(f"parallelism.try_{n}"), {"num_clients": k, "num_requests": 4 * k}) for n, k in (("one", 1), ("many", 256)))
 models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
     ("small", MODELS[0]), ("large", MODELS[1]), ("heads", MODELS[2]), ("mla", MODELS[4]))]
-pcie = (t("parallelism.try_pcie"), {"link": "pcie"})
-lesson.bench(flow, {
+links = {link: (t(f"parallelism.try_{link}"), {"link": link}) for link in ("nvlink", "pcie")}
+load = {} if flow.name == "kv" else {  # a pool does not ask for it
     "num_clients": partial(controls.knob, "num_clients", USERS, label=t("parallelism.knob_users")),
-    "link": partial(controls.choice, "link", label=t("parallelism.knob_link")), "model": pick_model,
-}, models if flow.name == "kv" else [alone, crowd, pcie, (t("parallelism.try_nvlink"), {"link": "nvlink"}), models[-1]])
+    "link": partial(controls.choice, "link", label=t("parallelism.knob_link")),
+}
+lesson.bench(flow, load | {"model": pick_model}, [alone, crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
 
-seen = {tp: look(b, tp, users) for tp in LAYOUTS}
+seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [a.tensor_parallel_size])}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
 for tp, why in seen.items():
     if isinstance(why, SimError):
@@ -182,7 +184,7 @@ def draw_steps() -> None:
     highest = max(f.step for f in fit.values()) * 1e3
     charts.bars(
         t("parallelism.chart_step"), names, parts, height=lesson.PICTURE, key="steps", words=lambda v: f"{v:.1f}" if v > 0.17 * highest else "",
-        alt=t("parallelism.alt_step", slow_layout=name(first), slow=seconds(fit[first].step), fast_layout=name(last),
+        alt="" if first == last else t("parallelism.alt_step", slow_layout=name(first), slow=seconds(fit[first].step), fast_layout=name(last),
               fast=seconds(fit[last].step), comm=percent(fit[last].parts["all_reduce"] / fit[last].step)),
     )
 
@@ -203,7 +205,7 @@ def draw_memory() -> None:
     parts = [charts.Part(t(f"parallelism.memory_{p}"), colour, [f.memory[p] / GIB for f in fit.values()]) for p, colour in MEMORY.items()]
     charts.bars(
         t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 4 else "", height=lesson.PICTURE, key="memory",
-        alt=t("parallelism.alt_memory", first=name(first), kv_first=fit[first].memory["kv"] / GIB, last=name(last),
+        alt="" if first == last else t("parallelism.alt_memory", first=name(first), kv_first=fit[first].memory["kv"] / GIB, last=name(last),
               kv_last=fit[last].memory["kv"] / GIB),
     )
 
@@ -246,42 +248,52 @@ def table(lines: dict[int, list[float]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def why(good: Figures, bad: Figures) -> str:
+    """What makes most of the difference between the mean steps of a layout that did well and of one that did not."""
+    part = max(good.parts, key=lambda p: bad.parts[p] - good.parts[p])
+    return "" if good.step >= bad.step else t(
+        "parallelism.why", part=t(f"settings.term.{part}"), good=name(good.scenario.tensor_parallel_size), good_s=seconds(good.parts[part]),
+        bad=name(bad.scenario.tensor_parallel_size), bad_s=seconds(bad.parts[part]))
+
+
 def told() -> str:
     """The scene's answer from these runs."""
     if flow.name == "layout":
         best, worst = (pick(fit, key=lambda tp: fit[tp].summary.output_tok_s) for pick in (max, min))
-        return t(
+        return joined([t(
             "parallelism.reveal", users=users, **{f"{key}{what}": value for key, tp in (("best", best), ("worst", worst)) for what, value in (
                 ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)),
                 ("_cost", catalog.cost_per_million(fit[tp].scenario, fit[tp].summary.output_tok_s, price)))},
-        ).replace("$", r"\$")
+        ).replace("$", r"\$"), why(fit[best], fit[worst])])
     if flow.name == "alone":
         fast, slow = (pick(fit, key=lambda tp: fit[tp].summary.tpot_mean) for pick in (min, max))
-        return t(
+        return joined([t(
             "parallelism.fastest", users=users, fast=name(fast), fast_tpot=seconds(fit[fast].summary.tpot_mean), slow=name(slow),
             slow_tpot=seconds(fit[slow].summary.tpot_mean), ratio=fit[slow].summary.tpot_mean / fit[fast].summary.tpot_mean,
-            cards=fast, over=slow,
-        )
+        ), why(fit[fast], fit[slow])])
     one, all_ = fit[first], fit[last]
     each, less = (shape.kv_values_per_token(tp) * tp for tp in (last, first))
+    kib = {tp: shape.kv_values_per_token(tp) * 2 / 1024 for tp in (first, last)}
     return t(
-        "parallelism.card_whole" if each > 1.01 * less else "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens), card_last=count(all_.card_tokens),
-        ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB, gib_last=all_.memory["kv"] / GIB,
-        bytes_first=shape.kv_values_per_token(first) * 2 / 1024, bytes_last=shape.kv_values_per_token(last) * 2 / 1024,
+        "parallelism.card_whole" if each > 1.01 * less else "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens),
+        card_last=count(all_.card_tokens), ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB,
+        gib_last=all_.memory["kv"] / GIB, kib=" → ".join(dict.fromkeys(f"{v:.0f}" for v in kib.values())),
     )
 
 
 def comparison() -> str:
-    """What B changed against A, from their own runs."""
+    """What B changed against A, from their own runs, in the figures of the pictures."""
     before, after = (look(s, s.tensor_parallel_size, s.num_clients) for s in (a, b))
     if not flow.s.compared or isinstance(before, SimError) or isinstance(after, SimError):
         return ""
+    found = [{
+        "rate": count(f.summary.output_tok_s), "tpot": seconds(f.summary.tpot_mean), "step": seconds(f.step),
+        "card": count(round(f.card_tokens)), "kv": count(f.all_tokens),
+    } for f in (before, after)]
     return t(
-        "parallelism.changed_against", users_a=a.num_clients, users_b=users,
-        a=name(a.tensor_parallel_size), b=name(b.tensor_parallel_size),
-        rate=f"{count(before.summary.output_tok_s)} → {count(after.summary.output_tok_s)}",
-        tpot=f"{seconds(before.summary.tpot_mean)} → {seconds(after.summary.tpot_mean)}",
-        kv=f"{count(before.all_tokens)} → {count(after.all_tokens)}",
+        "parallelism.changed_against", a=name(a.tensor_parallel_size), b=name(b.tensor_parallel_size),
+        figures=t("narration.comma").join(
+            t(f"parallelism.figure_{key}", change=" → ".join(dict.fromkeys(f[key] for f in found))) for key in SPOKEN[flow.name]),
     )
 
 
@@ -291,8 +303,10 @@ def copies(lines: dict[int, list[float]]) -> str:
     rates = {tp: f.summary.output_tok_s for tp, f in pcie.items() if not isinstance(f, SimError)}
     if 1 not in rates:
         return ""
-    others = "; ".join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items() if tp > 1)
-    return t("parallelism.when_copies", users=users, rate=rates[1], others=others, alone=lines[1][0], all=lines[last][0], layout=name(last))
+    return t(
+        "parallelism.when_copies" if rates[1] == max(rates.values()) else "parallelism.when_not", users=users, alone=lines[1][0],
+        all=lines[last][0], layout=name(last), rates="; ".join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items()),
+    )
 
 
 def communication() -> str:
@@ -311,7 +325,8 @@ def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) 
     elif flow.name == "alone":
         said += [table(lines), t("parallelism.crossing_note", crossings="; ".join(
             t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing"))]
-        said += [t("parallelism.lesson_size", one=name(first), tp1=lines[first][-1], all=name(last), tp8=lines[last][-1]),
+        said += [t("parallelism.lesson_size", one=name(first), all=name(last), users=USERS[-1], **{
+            f"{key}_{n}": f"{lines[tp][at]:.1f}" for key, tp in (("one", first), ("all", last)) for n, at in (("alone", 0), ("many", -1))}),
                  frame.badge("history") + " " + t("parallelism.history_host")]
     else:
         kind = "mla" if shape.is_mla else "heads" if shape.kv_heads < last else "divides"
@@ -322,21 +337,19 @@ def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) 
 top = frame.columns(2)
 if not flow.revealed:
     with top[0]:
-        draw_memory() if flow.name == "kv" else draw_pools()
+        draw_memory() if flow.name == "kv" else draw_steps()
     with top[1]:
         lesson.covered()
 else:
-    lines = all_users()
+    lines = {} if flow.name == "kv" else all_users()
     cross = crossings(USERS, lines)
     first_row = {"layout": (draw_rate, draw_steps), "alone": (draw_steps, partial(draw_tpot, lines, cross)), "kv": (draw_memory, draw_card_tokens)}
     second_row = {"layout": (draw_pools, partial(draw_tpot, lines, cross)), "alone": (draw_rate, draw_pools), "kv": (draw_pools, draw_rate)}
     for column, draw in zip(top, first_row[flow.name], strict=True):
         with column:
             draw()
-    own = laid_out(b, b.tensor_parallel_size, users)
-    then = {"layout": pcie[1], "alone": crowd[1], "kv": models[-1][1]}[flow.name]
-    lesson.end(flow, explain=told(), note=explain(lines, cross), then=(t(f"parallelism.{flow.name}_then"), then),
-               run=state.run(own) if flow.step == "next" and b.tensor_parallel_size in fit else None)
+    then = {"layout": links["pcie"][1], "alone": crowd[1], "kv": models[-1][1]}[flow.name]
+    lesson.end(flow, explain=told(), note=explain(lines, cross), then=(t(f"parallelism.{flow.name}_then"), then))
     if flow.name == "layout":
         pick_price()
     for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):

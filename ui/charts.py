@@ -183,6 +183,8 @@ def bars(
     layout |= {"barmode": "stack", "bargap": 0.35}
     value_axis, name_axis = ("xaxis", "yaxis") if horizontal else ("yaxis", "xaxis")
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
+    if top < 100_000:  # wider numbers are cut to 100k
+        layout[value_axis]["tickformat"] = ","
     layout[name_axis] |= {"type": "category", "showgrid": False}
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}

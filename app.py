@@ -22,7 +22,7 @@ FEW = Scenario(
     output_cv=1.0, max_num_seqs=64, max_num_batched_tokens=2048, static_timeout_s=0.0,
 )
 USERS = (1, 2, 4, 8, 16, 32, 64)
-SHORT, LONG_ONE, SEATS = 100, 7, 8
+SHORT, LONG_ONE = 100, 7
 SCENES = [
     Scene("eight", EIGHT, EIGHT.but(batching="static"), guess=Guess(0.0, 20.0, 0.5, "s")),
     Scene("stream", STREAM, STREAM.but(batching="static"), answers=("same", "half", "quarter")),
@@ -55,6 +55,7 @@ def draw_eight(flow: Flow) -> None:
     lesson.bench(flow, claims=[(t(f"start.eight_preset_{k}"), {"output_tokens": n}) for k, n in (
         ("same", 100), ("some", 500), ("lesson", 2000), ("extreme", 4000))])
     numbers = {"long": f"{b.output_tokens:,}", "static": seconds(end_s), "continuous": seconds(end_c)}
+    gains = end_s > 1.3 * end_c
     lanes = [
         gantt.lane(static, t("start.eight_static"), marks=[(end_s, t("start.eight_mark", at=seconds(end_s)))]),
         gantt.lane(
@@ -64,14 +65,14 @@ def draw_eight(flow: Flow) -> None:
     ]
     gantt.draw(
         lanes, key="gantt", guess=flow.guess_line(), step_s=static.duration_s / (b.output_tokens + 3 * SHORT),
-        alt=t("start.eight_alt" if flow.revealed else "start.eight_alt_hidden", **numbers),
+        alt=t("start.eight_alt_hidden" if not flow.revealed else "start.eight_alt" if gains else "start.eight_alt_same", **numbers),
     )
     held = sum(seg.end - seg.start for seg in lanes[0].segments)
     idle = sum(seg.end - seg.start for seg in lanes[0].segments if seg.phase == "idle")
-    key = "start.eight_explain" if end_s > 1.3 * end_c else "start.eight_explain_same"
     lesson.end(flow, explain=t(
-        key, ratio=count(end_s / end_c), done7=seconds(float(gantt.spoken(static)[1][0])), home7=seconds(float(static.finish[0])),
-        idle=percent(idle / held), long_c=seconds(float(continuous.finish[LONG_ONE])),
+        "start.eight_explain" if gains else "start.eight_explain_same", ratio=count(end_s / end_c),
+        done7=seconds(float(gantt.spoken(static)[1][0])), home7=seconds(float(static.finish[0])), idle=percent(idle / held),
+        long_c=seconds(float(continuous.finish[LONG_ONE])),
         long_s=seconds(float(static.finish[LONG_ONE])), **numbers,
     ), then=(t("start.eight_then"), {"output_tokens": SHORT}))
 
@@ -97,7 +98,7 @@ def draw_stream(flow: Flow) -> None:
     took_c, took_s = e2e(continuous), e2e(static)
     p = {name: float(np.quantile(took, share)) for name, took, share in (
         ("p50_s", took_s, 0.5), ("p50_c", took_c, 0.5), ("p99_s", took_s, 0.99), ("p99_c", took_c, 0.99))}
-    words = {name: seconds(value) for name, value in p.items()}
+    words = {name: seconds(value) for name, value in p.items()} | {"seats": count(b.max_num_seqs)}
     hidden = "" if flow.revealed else "?"
     left, right = frame.columns(2)
     with left:
@@ -116,22 +117,23 @@ def draw_stream(flow: Flow) -> None:
             lines.append(charts.Line(continuous.ticks.start, continuous.ticks.decode_seqs + continuous.ticks.prefill_seqs,
                                      "decode", t("start.continuous")))
         charts.timeline(
-            t("start.stream_seats"), lines, limits=[("max_num_seqs", b.max_num_seqs)], y_end=b.max_num_seqs * 1.1,
+            t("start.stream_seats", **words), lines, limits=[("max_num_seqs", b.max_num_seqs)], y_end=b.max_num_seqs * 1.1,
             x_end=max(static.duration_s, continuous.duration_s), height=lesson.PICTURE,
-            alt=t("start.stream_alt_seats", work_s=count(at_work(static)), work_c=hidden or count(at_work(continuous))),
+            alt=t("start.stream_alt_seats", work_s=count(at_work(static)), work_c=hidden or count(at_work(continuous)), **words),
         )
     qps_s, qps_c = static.summary().qps, continuous.summary().qps
     lesson.end(flow, explain=t(
-        "start.stream_explain", ratio=count(p["p99_s"] / p["p99_c"]), idle_s=percent(1 - at_work(static) / b.max_num_seqs),
-        qps_s=count(qps_s), qps_c=count(qps_c), **words,
+        "start.stream_explain", ratio=count(p["p99_s"] / p["p99_c"]), ratio50=count(p["p50_s"] / p["p50_c"]),
+        idle_s=percent(1 - at_work(static) / b.max_num_seqs), qps_s=count(qps_s), qps_c=count(qps_c), **words,
     ), then=(t("start.stream_then"), {"request_rate": 1.0}))
 
 
-def step_terms(run: Run) -> dict[str, float]:
-    """What an average decode-only step consists of, s by term."""
+def fullest_step(run: Run) -> tuple[int, dict[str, float]]:
+    """Of the decode-only steps those with most sequences: how many these are, and what such a step consists of, s by term."""
     ticks = run.ticks
-    only = (ticks.prefill_seqs == 0) & (ticks.decode_seqs == run.scenario.num_clients)
-    return {name: float(np.mean(values[only])) for name, values in run.step_time.terms(ticks).items()}
+    decoding = np.where(ticks.prefill_seqs == 0, ticks.decode_seqs, 0)
+    fullest = decoding == decoding.max()
+    return int(decoding.max()), {name: float(values[fullest].mean()) for name, values in run.step_time.terms(ticks).items()}
 
 
 def draw_few(flow: Flow) -> None:
@@ -141,51 +143,52 @@ def draw_few(flow: Flow) -> None:
     lesson.bench(flow, {"num_clients": USERS}, [
         (t("start.few_preset_1"), many | {"num_clients": 1}), (t("start.few_preset_2"), many | {"num_clients": 2}),
         (t("start.few_preset_64"), many), (t("start.few_preset_equal"), many | {"output_cv": 0.0})])
-    b, a = pair(flow.s.b)
-    continuous = {n: state.run(b.but(num_clients=n)) for n in USERS}
-    static = {n: state.run(a.but(num_clients=n)) for n in USERS}
-    qps_c, qps_s = ([runs[n].summary().qps for n in USERS] for runs in (continuous, static))
     now = flow.s.b.num_clients
+    users = sorted({*USERS, now})  # a link may bring another number
+    at = users.index(now)
+    continuous, static = ([state.run(s.but(num_clients=n)) for n in users] for s in pair(flow.s.b))
+    qps_c, qps_s = ([run.summary().qps for run in runs] for runs in (continuous, static))
     left, right = frame.columns(2)
-    at = USERS.index(now) if now in USERS else 0
-    lines = [charts.Line(USERS, qps_s, "idle", t("start.static"), dotted=True)]
+    lines = [charts.Line(users, qps_s, "idle", t("start.static"), dotted=True)]
     if flow.revealed:
-        lines.append(charts.Line(USERS, qps_c, "decode", t("start.continuous")))
+        lines.append(charts.Line(users, qps_c, "decode", t("start.continuous")))
     with left:
         charts.curve(
-            t("start.few_rate"), lines, x_title=t("start.few_x"), x_start=1, x_end=64, log_x=True, y_end=qps_c[-1] * 1.1,
+            t("start.few_rate"), lines, x_title=t("start.few_x"), x_start=1, x_end=users[-1], log_x=True, y_end=qps_c[-1] * 1.1,
             height=lesson.PICTURE, marks=[(now, (qps_c if flow.revealed else qps_s)[at], "")],
-            alt=t("start.few_alt_rate", gain1=change(qps_c[0], qps_s[0]), gain64=change(qps_c[-1], qps_s[-1]))
-            if flow.revealed else t("start.few_alt_static"),
+            alt=t("start.few_alt_rate" if flow.revealed else "start.few_alt_static", most=users[-1],
+                  gain1=change(qps_c[0], qps_s[0]), gain64=change(qps_c[-1], qps_s[-1])),
         )
     if not flow.revealed:
         with right:
             lesson.covered(lesson.PICTURE)
         return
-    terms = [step_terms(continuous[n]) for n in USERS]
+    steps = [fullest_step(run) for run in continuous]
     parts = [("fixed", "idle", ("fixed", "host", "all_reduce")), ("weights", series.STEP_PARTS["linear"][1], ("linear", "experts", "head")),
              ("kv", "kv", ("attention_decode", "attention_prefill"))]
-    values = {name: [sum(1e3 * term.get(k, 0.0) for k in keys) for term in terms] for name, _, keys in parts}
+    values = {name: [sum(1e3 * terms.get(k, 0.0) for k in keys) for _, terms in steps] for name, _, keys in parts}
     with right:
         charts.bars(
-            t("start.few_step"), [str(n) for n in USERS],
+            t("start.few_step"), [count(n) for n in users],
             [charts.Part(t(f"start.few_{name}"), colour, values[name]) for name, colour, _ in parts], height=lesson.PICTURE,
-            alt=t("start.few_alt_step"),
+            alt=t("start.few_alt_step", most=users[-1]),
         )
-    total = [sum(values[name][i] for name in values) / 1e3 for i in range(len(USERS))]
-    draw = qps_c[at] < 1.05 * qps_s[at]
+    alone, crowd = (sum(values[name][i] for name in values) / 1e3 for i in (0, -1))
+    draw, most = qps_c[at] < 1.05 * qps_s[at], steps[-1][0]
     lesson.end(flow, explain=t(
-        "start.few_explain" if draw else "start.few_explain_gain", users=now, most=USERS[-1], qps_s=count(qps_s[at]),
+        "start.few_explain" if draw else "start.few_explain_gain", users=now, most=most, qps_s=count(qps_s[at]),
         qps_c=count(qps_c[at]), gain=change(qps_c[at], qps_s[at]),
-        fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(total[0]),
-        step64=seconds(total[-1]), per64=seconds(total[-1] / USERS[-1]),
+        fixed=seconds(values["fixed"][0] / 1e3), weights=seconds(values["weights"][0] / 1e3), step=seconds(alone),
+        step64=seconds(crowd), per64=seconds(crowd / most),
     ), note=lesson.says(t("start.few_honest")) if draw else "", then=(t("start.few_then"), many))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
+    seats = count(s.b.max_num_seqs)
     if scene == "eight":
-        return {"long": f"{s.b.output_tokens:,}", "static": seconds(last_short(eight(s.b.but(batching="static"))))}
-    return {"rate": f"{s.b.request_rate:g}", "users": str(s.b.num_clients), "output": str(s.b.output_tokens)}
+        static = eight(s.b.but(batching="static"))
+        return {"long": f"{s.b.output_tokens:,}", "static": seconds(last_short(static)), "all": count(len(static.finish)), "seats": seats}
+    return {"rate": f"{s.b.request_rate:g}", "users": str(s.b.num_clients), "output": count(s.b.output_tokens), "seats": seats}
 
 
 with frame.page("start"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -38,65 +39,64 @@ SCENES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
-    """Steps of a scenario: the one that it is about, and decode steps of every size in BATCHES.
+    """A step of a scenario: its max_num_seqs decode, as far as the pool holds them, or max_num_batched_tokens of prompts are read.
 
-    Decoding sequences are half-way through their answers; a prefill step reads whole prompts.
+    Decoding sequences are half-way through their answers; a prefill step reads whole prompts. Raises SimError where the
+    scenario cannot start.
     """
 
     scenario: Scenario
-    parts: dict[str, float]  # s of series.STEP_PARTS
-    by_batch: dict[str, Any]  # the same for each of BATCHES
-    touched: float  # experts of a layer that the step reads
-    card_reads: float  # and of them the card that reads most, copies included
-    room: int  # sequences that the pool holds
-    context: int  # tokens of each
+    prefill: bool
+
+    def __post_init__(self) -> None:
+        s = self.scenario
+        self.shape, self.clock, self.cards = catalog.model(s.model), StepTime(s), s.tensor_parallel_size * s.data_parallel_size
+        self.context = s.prompt_tokens + s.output_tokens // 2  # tokens of a sequence
+        self.room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // self.context)  # sequences that the pool holds
+        self.size = s.max_num_batched_tokens if self.prefill else min(s.max_num_seqs, self.room)
+        one = prefill_ticks(self.size, s.prompt_tokens) if self.prefill else decode_ticks([self.size], self.context)
+        self.parts = {part: float(values[0]) for part, values in series.step_parts(self.clock, one).items()}  # s
+        self.seconds = sum(self.parts.values())
+
+    def but(self, **changes: Any) -> Step:
+        """This step with other settings."""
+        return Step(self.scenario.but(**changes), self.prefill)
+
+    def by_batch(self, sizes: Any) -> dict[str, Any]:
+        """s of each part of decode steps of so many sequences."""
+        return series.step_parts(self.clock, decode_ticks(sizes, self.context))
+
+    def speed(self, seats: Any) -> Any:
+        """Tokens per s with so many seats: what the pool does not hold only waits."""
+        taken = np.minimum(seats, self.room)
+        return taken / sum(self.by_batch(taken).values())
 
     @property
-    def seconds(self) -> float:
-        return sum(self.parts.values())
+    def touched(self) -> float:
+        """Experts of a layer that the step reads."""
+        return experts.distinct_experts(self.shape, self.scenario.expert_skew, self.size)
 
-    def decode_s(self) -> Any:
-        """s of the decode step of each of BATCHES."""
-        return sum(self.by_batch.values())
+    @property
+    def card_reads(self) -> float:
+        """And of them the card that reads most, copies included."""
+        s = self.scenario
+        return float(experts.rank_distinct(self.shape, s.expert_skew, self.size, self.cards, s.num_redundant_experts).max())
 
-    def speed(self) -> Any:
-        """Tokens per s with each of BATCHES allowed: what the pool does not hold only waits."""
-        in_pool = np.interp(self.room, BATCHES, self.decode_s())
-        return np.where(np.array(BATCHES) <= self.room, BATCHES / self.decode_s(), self.room / in_pool)
-
-    def cards(self) -> list[Any]:
+    def loads(self) -> list[Any]:
         """For each card the loads of its experts (mean of the cards' sums: 1): the hottest one's (0: not here), the others'."""
-        s, shape = self.scenario, catalog.model(self.scenario.model)
-        ranks = s.tensor_parallel_size * s.data_parallel_size
+        s, shape, cards = self.scenario, self.shape, self.cards
         if s.enable_expert_parallel:
-            held = zip(
-                experts.holders(shape, s.expert_skew, ranks, s.num_redundant_experts),
-                experts.placed(shape, s.expert_skew, ranks, s.num_redundant_experts), strict=True,
-            )
+            held = zip(*(of(shape, s.expert_skew, cards, s.num_redundant_experts) for of in (experts.holders, experts.placed)), strict=True)
         else:  # every card holds a slice of each expert
-            held = zip([np.arange(shape.experts)] * ranks, [experts.expert_load(shape, s.expert_skew) / ranks] * ranks, strict=True)
-        unit = shape.experts_per_token / ranks
+            held = zip([np.arange(shape.experts)] * cards, [experts.expert_load(shape, s.expert_skew) / cards] * cards, strict=True)
+        unit = shape.experts_per_token / cards
         return [np.append(load[who == 0].sum(), np.sort(load[who > 0])[::-1]) / unit for who, load in held]
 
     def fullest(self) -> float:
         """Load of the fullest card over the mean."""
-        return max(float(card.sum()) for card in self.cards())
-
-
-def measure(s: Scenario, prefill: bool) -> Step:
-    """The step of max_num_seqs sequences, or of max_num_batched_tokens tokens of prompts. Raises SimError."""
-    shape, clock, ranks = catalog.model(s.model), StepTime(s), s.tensor_parallel_size * s.data_parallel_size
-    context = s.prompt_tokens + s.output_tokens // 2
-    tokens = s.max_num_batched_tokens if prefill else s.max_num_seqs
-    one = prefill_ticks(tokens, s.prompt_tokens) if prefill else decode_ticks([tokens], context)
-    return Step(
-        s, {part: float(values[0]) for part, values in series.step_parts(clock, one).items()},
-        series.step_parts(clock, decode_ticks(BATCHES, context)), experts.distinct_experts(shape, s.expert_skew, tokens),
-        float(experts.rank_distinct(shape, s.expert_skew, tokens, ranks, s.num_redundant_experts).max()),
-        int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // context), context,
-    )
+        return max(float(card.sum()) for card in self.loads())
 
 
 def decode_ticks(sizes: Any, context: int) -> Ticks:
@@ -139,9 +139,14 @@ def pick_place() -> None:
     )
 
 
-def arrow(before: float, after: float, digits: int) -> str:
+def arrow(*figures: str) -> str:
     """"1.12 → 1.61"; the figure alone where it stays."""
-    return " → ".join(dict.fromkeys(f"{v:.{digits}f}" for v in (before, after)))
+    return " → ".join(dict.fromkeys(figures))
+
+
+def took(before: Step, after: Step) -> str:
+    """"19 ms → 18 ms (−5.7%)"."""
+    return f"{arrow(seconds(before.seconds), seconds(after.seconds))} ({change(after.seconds, before.seconds)})"
 
 
 with frame.page("experts"):
@@ -164,13 +169,13 @@ lesson.bench(flow, {
     "place": [(t("experts.try_even"), {"expert_skew": 0.0}), skewed, (t("experts.try_ep"), whole), (t("experts.try_eplb"), copies)],
 }[flow.name])
 
+shape = catalog.model(b.model)
 try:
-    now, before = measure(b, prefill), measure(a, prefill)
+    now, before = Step(b, prefill), Step(a, prefill)
 except SimError as error:
     state.explain(error, {})
     state.publish()
     st.stop()
-shape = catalog.model(b.model)
 if not shape.experts:
     st.info(t("playground.dense"))
     state.publish()
@@ -196,67 +201,60 @@ def draw_load() -> None:
 
 
 def draw_cards(step: Step) -> None:
-    cards = [np.append(c[:MOST_BRICKS], c[MOST_BRICKS:].sum()) for c in step.cards()]
+    cards = [np.append(c[:MOST_BRICKS], c[MOST_BRICKS:].sum()) for c in step.loads()]
     stack = np.zeros((len(cards), max(map(len, cards))))
     for row, card in zip(stack, cards, strict=True):
         row[: len(card)] = card
     parts = [charts.Part("", HOTTEST if k == 0 else BRICKS[k % 2], stack[:, k]) for k in range(stack.shape[1])]
     full = step.fullest()
-    limits = [(t("experts.mean"), 1.0), *([(t("experts.fullest"), full)] if full > 1.15 else [])]
     charts.bars(
-        t("experts.chart_cards"), [str(n) for n in range(len(cards))], parts, limits=limits, height=lesson.PICTURE,
-        alt=t("experts.alt_cards", ranks=len(cards), rank=full, holders=int((stack[:, 0] > 0).sum())), key="cards",
+        t("experts.chart_cards"), [str(n) for n in range(len(cards))], parts, height=lesson.PICTURE, key="cards",
+        limits=[(t("experts.mean"), 1.0), *([(t("experts.fullest"), full)] if full > 1.15 else [])],
+        alt=t("experts.alt_cards", cards=len(cards), full=full, holders=int((stack[:, 0] > 0).sum())),
     )
 
 
 def draw_step() -> None:
-    alone = not flow.revealed
-    bars_of = [before] if alone else shown
-    slowest = max(step.seconds for step in bars_of)
+    words, steps = (names, shown) if flow.revealed else (["A"], [before])
+    slowest = max(step.seconds for step in steps)
     charts.bars(
-        t("experts.chart_prefill" if prefill else "experts.chart_step"), ["A"] if alone else names,
-        [charts.Part(t(f"settings.term.{p}"), colour, [step.parts[p] * 1e3 for step in bars_of]) for p, (_, colour) in series.STEP_PARTS.items()],
+        t("experts.chart_prefill" if prefill else "experts.chart_step"), words,
+        [charts.Part(t(f"settings.term.{p}"), colour, [step.parts[p] * 1e3 for step in steps]) for p, (_, colour) in series.STEP_PARTS.items()],
         words=lambda v: f"{v:.1f}" if v > 170 * slowest else "", height=lesson.PICTURE, key="step",
-        alt=t("experts.alt_step", before=seconds(before.seconds), after=seconds(bars_of[-1].seconds)),
+        alt=t("experts.alt_step", steps=" → ".join(seconds(step.seconds) for step in steps)),
     )
 
 
 def draw_by_batch() -> None:
     guess = flow.guess_line()
-    sizes = BATCHES[: BATCHES.index(512) + 1]
+    sizes = BATCHES[: bisect_left(BATCHES, max(512, now.size)) + 1]
+    by_batch = now.by_batch(sizes)
+    total = sum(by_batch.values())
     charts.stacked(
         t("experts.chart_batch"),
-        [charts.Line(sizes, now.by_batch[p][: len(sizes)] * 1e3, colour, t(f"settings.term.{p}"))
-         for p, (_, colour) in series.STEP_PARTS.items()],
+        [charts.Line(sizes, by_batch[p] * 1e3, colour, t(f"settings.term.{p}")) for p, (_, colour) in series.STEP_PARTS.items()],
         x_title=t("experts.axis_batch"), log_x=True, x_start=1, x_end=sizes[-1], height=lesson.PICTURE,
-        marks=[(step.scenario.max_num_seqs, step.seconds * 1e3, word) for step, word in zip(shown, names, strict=True)
-               if step.scenario.max_num_seqs <= sizes[-1]],
+        marks=[(step.size, step.seconds * 1e3, word) for step, word in zip(shown, names, strict=True)],
         limits=[(guess[1], guess[0] * before.seconds * 1e3)] if guess else [],
-        alt=t("experts.alt_batch", one=seconds(now.decode_s()[0]), many=seconds(now.decode_s()[len(sizes) - 1]), n=sizes[-1]),
-        key="by_batch",
+        alt=t("experts.alt_batch", one=seconds(total[0]), many=seconds(total[-1]), n=sizes[-1]), key="by_batch",
     )
 
 
 def draw_speed() -> None:
     batch = flow.name == "batch"  # there A and B are two places on one line
-    lines = [charts.Line(BATCHES, step.speed(), "idle" if word == "A" else "decode", "" if batch else word, dotted=word == "A")
-             for step, word in zip(shown, names, strict=True) if not batch or step is now]
-    marks = [(step.scenario.max_num_seqs, speed(step), word)
-             for step, word in zip(shown, names, strict=True)]
-    full = [(t("experts.pool_full", n=count(now.room)), float(now.speed()[-1]))] if now.room <= BATCHES[-1] else []
+    full = min(now.room, BATCHES[-1])
+    lines = []
+    for step, word in zip(shown, names, strict=True):
+        seats = np.unique([*BATCHES, min(step.room, BATCHES[-1])])
+        if not batch or step is now:
+            lines.append(charts.Line(seats, step.speed(seats), "idle" if word == "A" else "decode", "" if batch else word, dotted=word == "A"))
+    one, many = now.speed([1, full])
     charts.curve(
         t("experts.chart_speed"), lines, x_title=t("experts.axis_seats"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
-        marks=marks if batch else [], limits=full,
-        alt=t("experts.alt_speed", one=count(now.speed()[0]), many=count(now.speed()[-1]), room=now.room), key="speed",
+        marks=[(s.max_num_seqs, step.speed([s.max_num_seqs])[0], word) for step, word in zip(shown, names, strict=True) for s in [step.scenario]] if batch else [],
+        limits=[(t("experts.pool_full", n=count(now.room)), many)] if now.room <= BATCHES[-1] else [],
+        alt=t("experts.alt_speed", one=count(one), many=count(many), n=full), key="speed",
     )
-
-
-def ask() -> None:
-    """The picture before the answer: how things stand."""
-    with top[0]:
-        draw_step() if flow.name == "batch" else draw_load()
-    with top[1]:
-        lesson.covered() if flow.name == "batch" else draw_cards(before)
 
 
 def told() -> str:
@@ -265,79 +263,97 @@ def told() -> str:
         return t("lesson.same")
     ratio = now.seconds / before.seconds
     said = [t(
-        f"experts.{flow.name}_reveal", before=seconds(before.seconds), after=seconds(now.seconds), change=change(now.seconds, before.seconds),
-        low=a.expert_skew, high=b.expert_skew, a=place_word(place_of(a)), b=place_word(place_of(b)), ratio=ratio,
-        n_before=a.max_num_seqs, n_after=b.max_num_seqs, tokens=b.max_num_seqs / a.max_num_seqs, speed_before=count(speed(before)),
-        speed_after=count(speed(now)), touched=arrow(before.touched, now.touched, 0), experts=shape.experts,
-        rank=arrow(before.fullest(), now.fullest(), 2),
+        f"experts.{flow.name}_reveal", took=took(before, now), times=arrow(seconds(before.seconds), seconds(now.seconds)), low=a.expert_skew, high=b.expert_skew, a=place_word(place_of(a)),
+        b=place_word(place_of(b)), ratio=f"{ratio:.2g}", n_before=before.size, n_after=now.size, tokens=f"{now.size / before.size:.2g}",
+        speed_before=count(before.size / before.seconds), speed_after=count(now.size / now.seconds), experts=shape.experts,
+        touched=arrow(f"{before.touched:.0f}", f"{now.touched:.0f}"), full=arrow(f"{before.fullest():.2f}", f"{now.fullest():.2f}"),
     )]
-    if flow.name == "skew":
-        fuller, fewer = now.fullest() > 1.01 * before.fullest(), now.touched < 0.99 * before.touched
-        why = ("even" if max(now.fullest(), before.fullest()) < EVEN else "hot" if ratio > 1.03 and fuller else
-               "fewer" if ratio < 0.97 and fewer else "neither" if 0.97 <= ratio <= 1.03 else "")
-        said.append(t(f"experts.why_{why}") if why else "")
-    elif flow.name == "place":
-        even = now.seconds if now.fullest() < EVEN else measure(b.but(expert_skew=0.0), prefill).seconds
+    if flow.name == "skew" and (why := why_skew(ratio)):
+        said.append(t(f"experts.why_{why}"))
+    if flow.name == "place" and not b.num_redundant_experts:
+        even = now.but(expert_skew=0.0).seconds
         if even < 0.97 * before.seconds:
-            said.append(t(f"experts.why_{'whole' if even < now.seconds else 'whole_even'}", even=seconds(even), rank=now.fullest()))
-    if not prefill and b.max_num_seqs > now.room:
-        said.append(t("experts.pool_short", room=now.room))
+            said.append(t("experts.why_whole" if now.fullest() > EVEN else "experts.why_whole_even", even=seconds(even)))
+    if now.size < b.max_num_seqs and not prefill:
+        said.append(t("experts.pool_short", room=now.room, seats=b.max_num_seqs))
     return joined([*said, copied() if b.num_redundant_experts else ""])
 
 
-def speed(step: Step) -> float:
-    """Tokens per s with the scenario's own max_num_seqs."""
-    return float(np.interp(step.scenario.max_num_seqs, BATCHES, step.speed()))
+def why_skew(ratio: float) -> str:
+    """Which of the two forces made the step `ratio` times as long as A's; "" if neither did."""
+    fuller, fewer = now.fullest() > 1.01 * before.fullest(), now.touched < 0.99 * before.touched
+    if max(now.fullest(), before.fullest()) < EVEN:
+        return "even"
+    if 0.97 <= ratio <= 1.03:
+        return "neither" if fewer and fuller else "weights"
+    return "hot" if ratio > 1 and fuller else "fewer" if ratio < 1 and fewer else ""
 
 
 def copied() -> str:
-    """What the copies of hot experts give in this step and what they cost."""
-    bare = measure(b.but(num_redundant_experts=0), prefill)
-    return t(
-        "experts.copied", before=seconds(bare.seconds), after=seconds(now.seconds), change=change(now.seconds, bare.seconds),
-        reads=arrow(bare.card_reads, now.card_reads, 1), room=arrow(bare.room, now.room, 0),
-    )
+    """What the copies of hot experts change, in a decode step and in a prefill step, and why."""
+    decode, read = Step(b, False), Step(b, True)
+    bare, bare_read = (step.but(num_redundant_experts=0) for step in (decode, read))
+    return joined([
+        t("experts.copied", n=b.num_redundant_experts, seqs=decode.size, tokens=read.size, decode=took(bare, decode), prefill=took(bare_read, read)),
+        t("experts.copied_read") if decode.seconds > 1.005 * bare.seconds else "",
+        t("experts.copied_even") if read.seconds < 0.995 * bare_read.seconds else "",
+    ])
 
 
 def hot_cost() -> str:
     """What the skew costs a decode step and a prefill step, against a router without favourites."""
     if now.fullest() < EVEN:
         return t("experts.hot_even")
-    ratio, words = {}, {}
-    for what in ("decode", "prefill"):
-        even, skewed = (measure(s, what == "prefill").seconds for s in (b.but(expert_skew=0.0), b))
-        ratio[what] = skewed / even
-        words |= {f"{what}_even": seconds(even), f"{what}_skewed": seconds(skewed), f"{what}_change": change(skewed, even)}
-    where = "prefill" if ratio["decode"] < 1.03 < ratio["prefill"] else "both" if min(ratio.values()) > 1.03 else ""
-    figures = t("experts.hot_figures", skew=b.expert_skew, seqs=b.max_num_seqs, tokens=b.max_num_batched_tokens, **words)
-    return joined([figures, t(f"experts.hot_{where}") if where else ""])
+    decode, read = (Step(b, kind) for kind in (False, True))
+    even, even_read = (step.but(expert_skew=0.0) for step in (decode, read))
+    slower = decode.seconds > 1.03 * even.seconds
+    where = "" if read.seconds < 1.03 * even_read.seconds else "prefill" if not slower else "both" if decode.touched > 0.95 * shape.experts else ""
+    return joined([
+        t("experts.hot_figures", skew=b.expert_skew, seqs=decode.size, tokens=read.size, decode=took(even, decode), prefill=took(even_read, read)),
+        t(f"experts.hot_{where}") if where else "",
+    ])
+
+
+def lesson_says() -> str:
+    """What the lesson says of experts on cards, and what comes out here."""
+    sliced, whole, copied = (now.but(enable_expert_parallel=on, num_redundant_experts=n).fullest() for on, n in PLACES.values())
+    here = t("experts.lesson_here", sliced=sliced, whole=whole, copied=copied) if whole > EVEN else ""
+    return lesson.says(joined([t("experts.lesson_says"), here]))
 
 
 def explain() -> str:
     changes = {p: now.parts[p] - before.parts[p] for p in now.parts}
     most = max(changes, key=lambda p: abs(changes[p]))
     said = [joined([
-        t("experts.changed_most", part=t(f"settings.term.{most}"), before=seconds(before.parts[most]), after=seconds(now.parts[most]))
+        t("experts.changed_most", part=t(f"settings.term.{most}"), change=arrow(seconds(before.parts[most]), seconds(now.parts[most])))
         if abs(now.seconds / before.seconds - 1) >= 0.005 else "",
         t("experts.share", share=percent(now.parts["experts"] / now.seconds)),
     ])]
     if flow.name == "batch":
-        alone = now.by_batch["fixed"][0]
+        one = now.by_batch([1])
         said += [
-            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room, full=count(now.speed()[-1])),
-            t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=b.max_num_seqs, share=percent(now.parts["fixed"] / now.seconds),
-              alone=percent(alone / now.decode_s()[0])),
+            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room, full=count(now.speed([now.room])[0])),
+            t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=now.size, share=percent(now.parts["fixed"] / now.seconds),
+              alone=percent(one["fixed"][0] / sum(one.values())[0])),
         ]
     elif b.expert_skew:
         said.append(hot_cost())
+    if b.num_redundant_experts:
+        decode = Step(b, False)
+        bare = decode.but(num_redundant_experts=0)
+        said.append(t("experts.copied_cost", reads=arrow(f"{bare.card_reads:.1f}", f"{decode.card_reads:.1f}"), seqs=decode.size,
+                      room=arrow(count(bare.room), count(decode.room))))
     if flow.name == "place":
-        said.append(lesson.says(t("experts.lesson_says")))
+        said.append(lesson_says())
     return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
 
 
 top = frame.columns(2)
 if not flow.revealed:
-    ask()
+    with top[0]:
+        draw_step() if flow.name == "batch" else draw_load()
+    with top[1]:
+        lesson.covered() if flow.name == "batch" else draw_cards(before)
 else:
     with top[0]:
         draw_by_batch() if flow.name == "batch" else draw_step()

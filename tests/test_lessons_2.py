@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from sim import catalog, experts
 from sim.engine import simulate
 from sim.scenario import Scenario
-from sim.step_time import StepTime
+from tests.test_lessons_1 import shown_question
 from ui.text import BLANK
 
 ROOT = Path(__file__).parent.parent
@@ -42,7 +41,7 @@ def words(app: AppTest) -> str:
             walk(child)
 
     walk(app.main)
-    return "\n".join(found)
+    return "\n".join(found).replace(BLANK, " ")
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -68,38 +67,116 @@ def test_pagedown_walks_from_question_to_takeaway() -> None:
 
 
 def test_the_result_is_hidden_until_the_reveal() -> None:
-    assert "0.4 to 0.8 the step goes" not in words(page("4_experts", p="skew.lock"))
-    assert "0.4 to 0.8 the step goes" in words(page("4_experts", p="skew.reveal"))
+    result = re.compile(r"19 ms → 18 ms")
+    assert not result.search(words(page("4_experts", p="skew.lock")))
+    assert result.search(words(page("4_experts", p="skew.reveal")))
 
 
-MOE = Scenario(model="Qwen3-235B-A22B", gpu="H100-SXM", weights="fp8", tensor_parallel_size=8, enable_expert_parallel=True,
-               max_model_len=4096, expert_skew=0.8)
+def after(name: str, scene: str, *clicks: str, **address: str) -> AppTest:
+    """A scene at its end, and then some buttons by what they say; "try next" is the one offered there."""
+    app = page(name, p=f"{scene}.next", **address)
+    for label in clicks:
+        app = next(b for b in app.button if (b.key == "lesson_try" if label == "try next" else b.label == label)).click().run()
+        assert not app.exception
+    return app
 
 
-def decode_s(scenario: Scenario, seqs: int, context: int = 1024) -> float:
-    fixed, slope, _ = StepTime(scenario).decode(seqs, seqs * context)
-    return fixed + slope * seqs * context
+def arrows(text: str, before: str) -> list[float]:
+    """The figures, in ms where they are times, of the first "19 ms → 18 ms" or "89 → 128" behind these words."""
+    found = re.compile(re.escape(before) + r"\D{0,9}?([\d.,]+) ?(µs|ms|s|GiB)? → ([\d.,]+) ?(µs|ms|s|GiB)?").search(text)
+    assert found, (before, text)
+    scale = {"µs": 1e-3, "s": 1e3}
+    return [float(n.replace(",", "")) * scale.get(unit, 1.0) for n, unit in (found.group(1, 2), found.group(3, 4))]
+
+
+def set_to(app: AppTest, page_key: str) -> tuple[Scenario, Scenario]:
+    held = app.session_state[f"state:{page_key}"]
+    return held.a, held.b
+
+
+def test_what_a_scene_asks_about_experts_is_what_it_sets() -> None:
+    asked = {scene: shown_question(page("4_experts", p=f"{scene}.ask")) for scene in SCENES["4_experts"]}
+    a, b = set_to(after("4_experts", "skew"), "experts")
+    assert (a.expert_skew, b.expert_skew, b.max_num_seqs, b.tensor_parallel_size) == (0.4, 0.8, 32, 8)
+    assert "Eight cards hold whole experts; 32 sequences decode" in asked["skew"] and "from 0.4 to 0.8" in asked["skew"]
+    a, b = set_to(after("4_experts", "batch"), "experts")
+    assert (a.max_num_seqs, b.max_num_seqs) == (32, 256) and "from 32 to 256 puts eight times" in asked["batch"]
+    a, b = set_to(after("4_experts", "place"), "experts")
+    assert (a.enable_expert_parallel, b.enable_expert_parallel) == (False, True)
+    assert f"{b.max_num_batched_tokens:,} prompt tokens at skew {b.expert_skew}" in asked["place"]
 
 
 def test_more_skew_makes_a_small_decode_step_shorter_as_fewer_experts_are_read() -> None:
-    shape = catalog.model(MOE.model)
-    assert experts.distinct_experts(shape, 0.8, 32) < experts.distinct_experts(shape, 0.4, 32)
-    assert decode_s(MOE, 32) < 0.97 * decode_s(MOE.but(expert_skew=0.4), 32)
+    for clicks, shortest in ((), 0.93), (("Skew 1.6",), 0.75):
+        said = words(after("4_experts", "skew", *clicks))
+        before, now = arrows(said, "a decode step of 32 sequences:")
+        assert shortest < now / before < 1.0
+        read = arrows(said, "Experts read:")
+        assert read[1] < read[0] < 128
+        full = arrows(said, "The fullest card carries")
+        assert full[1] > 1.3 * full[0] and "weights that nobody asks for are not read" in said
 
 
-def test_eight_times_the_tokens_take_far_less_than_eight_times_as_long() -> None:
-    assert 1.2 < decode_s(MOE, 256) / decode_s(MOE, 32) < 3.0
+def test_with_many_sequences_the_full_card_makes_the_step_longer_and_the_pool_holds_fewer() -> None:
+    app = after("4_experts", "skew", "try next")
+    _, b = set_to(app, "experts")
+    assert (b.expert_skew, b.max_num_seqs) == (1.6, 1024)
+    said = words(app)
+    room = int(re.search(r"the KV pool holds only (\d+) such", said)[1])
+    before, now = arrows(said, f"a decode step of {room} sequences:")
+    assert now > 1.03 * before and "All cards wait for the fullest one." in said
+
+
+def test_a_hot_expert_shows_in_prefill_and_hardly_in_decode() -> None:
+    said = words(after("4_experts", "skew"))
+    decode = arrows(said, "against none: a decode step of 32 sequences takes")
+    prefill = arrows(said, "a prefill step of 8,192 tokens")
+    assert decode[1] < decode[0] and prefill[1] > 1.1 * prefill[0]
+    assert "In decode the hot expert hardly shows, in prefill it does" in said
+
+
+def test_eight_times_the_tokens_take_far_less_than_eight_times_as_long_and_a_quarter_more_than_a_quarter() -> None:
+    for clicks, tokens in ((), 8), (("8 sequences",), 0.25), (("Async scheduling off",), 8):
+        said = words(after("4_experts", "batch", *clicks))
+        ratio, of = map(float, re.search(r"That is ([\d.]+) × for ([\d.]+) × the tokens", said).groups())
+        assert of == tokens and (1.2 < ratio < 3.0 if tokens > 1 else 0.5 < ratio < 1.0)
+
+
+def test_more_seats_than_the_pool_holds_gain_nothing() -> None:
+    said = words(after("4_experts", "batch", "1,024 sequences"))
+    most = re.search(r"([\d,]+) sequences of 1,024. That is ([\d,]+) tokens/s at most", said)
+    assert most[1] in re.search(r"KV pool holds only ([\d,]+) such", said)[1]
+    assert f"→ {most[2]}." in re.search(r"Tokens/s: .*?\.", said)[0]
+    small = words(after("4_experts", "batch", "Small model, one card"))
+    assert int(re.search(r"KV pool holds only (\d+) such", small)[1]) < 256
+
+
+def test_the_hosts_work_costs_more_without_async_scheduling() -> None:
+    shares = [float(re.search(r"a step here, ([\d.]+)% of it at 256", words(after("4_experts", "batch", *c)))[1]) for c in ((), ("Async scheduling off",))]
+    assert shares[1] > 2 * shares[0]
 
 
 def test_whole_experts_make_one_card_hot_in_prefill_and_copies_even_it_out() -> None:
-    shape = catalog.model(MOE.model)
+    said = words(after("4_experts", "place"))
+    before, now = arrows(said, "a prefill step of 8,192 tokens:")
+    even = float(re.search(r"would take (\d+) ms on even cards", said)[1])
+    assert even < 0.9 * before and 1.1 * even < now < before
+    assert arrows(said, "The fullest card carries")[1] > 1.3
+    sliced, whole, copied = map(float, re.findall(r"([\d.]+) × (?:the mean )?with (?:slices|whole|copies)", said))
+    assert whole > 1.3 > 1.05 > max(sliced, copied)
+    none = words(after("4_experts", "place", "No skew"))
+    assert "no card waits for another" in none and "carries 1.00 × the mean" in none
 
-    def prefill(scenario: Scenario) -> float:
-        return StepTime(scenario).seconds(0, 0, 10, 8192, 8192 * 769 // 2, 8192, 10)
 
-    assert prefill(MOE) > 1.03 * prefill(MOE.but(expert_skew=0.0))
-    assert prefill(MOE.but(num_redundant_experts=32)) < prefill(MOE)
-    assert experts.rank_imbalance(shape, 0.8, 8) > 1.3 > 1.05 > experts.rank_imbalance(shape, 0.8, 8, 32)
+def test_copies_of_hot_experts_gain_in_prefill_and_cost_in_decode() -> None:
+    for scene in ("skew", "place"):
+        said = words(after("4_experts", scene, "Copy the hot experts"))
+        decode = arrows(said, "Copies, 0 → 32: a decode step of 32 sequences takes")
+        prefill = arrows(said, "), a prefill step of 8,192 tokens")
+        assert decode[1] > 1.05 * decode[0] and prefill[1] < 0.9 * prefill[0]
+        reads, room = arrows(said, "on the busiest card ("), arrows(said, "fit the pool (")
+        assert reads[1] > reads[0] and room[1] < room[0]
+        assert "Decode has more weights to read. Prefill need not wait for the fullest card." in said
 
 
 EIGHT = Scenario(arrival="closed", lengths="fixed", prompt_tokens=512, output_tokens=128, duration_s=3600.0, max_model_len=4096,
@@ -122,7 +199,7 @@ def test_over_pcie_copies_win_by_far() -> None:
     rate = {tp: layout(tp, 256, link="pcie").summary().output_tok_s for tp in (1, 2, 4, 8)}
     assert rate[1] == max(rate.values()) > 2 * rate[8]
     shown = f"8 × TP1 {rate[1]:,.0f}; 4 × TP2 {rate[2]:,.0f}"
-    assert shown in words(page("5_parallelism", p="layout.reveal")).replace(BLANK, " ")
+    assert shown in words(page("5_parallelism", p="layout.reveal"))
 
 
 def test_kv_per_card_grows_with_tensor_parallelism() -> None:
@@ -178,7 +255,7 @@ def test_a_search_that_was_stopped_before_its_first_run_waits_for_a_click() -> N
     job = app.session_state["job_search"]
     assert job.answer and job.answer.feasible and len(job.runs) > 10
     job.runs.clear()
-    job.answer, job.going = None, False
+    job.answer, job.going, job.done = None, False, False
     assert not app.run().exception and not app.button(key="job_run").disabled
 
 

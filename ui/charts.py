@@ -185,7 +185,7 @@ def bars(
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
     if top < 100_000:  # wider numbers are cut to 100k
         layout[value_axis]["tickformat"] = ","
-    layout[name_axis] |= {"type": "category", "showgrid": False}
+    layout[name_axis] |= {"type": "category", "showgrid": False, "nticks": 0}  # every bar has its name
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
         layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"], "nticks": 4}
@@ -354,7 +354,7 @@ def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dic
                   "yanchor": "top", "pad": {"t": 4, "l": 2}, "font": {"size": 15 * scale, "color": colours["ink"]}},
         "font": {"family": FONT, "size": 13 * scale, "color": colours["ink"]},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 46 * scale, "r": (12 + 8.6 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
+        "margin": {"l": 50 * scale, "r": (12 + 8.6 * widest) * scale, "t": 36 * scale, "b": 40 * scale},
         "xaxis": {**axis, "showgrid": False, "showline": True, "ticks": "outside", "ticklen": 4, "nticks": 6 if scale == 1 else 4},
         "yaxis": {**axis, "ticklen": 0},
         "annotations": [], "shapes": [],

@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from sim.engine import simulate
-from sim.load_curve import KNEE, Point, curve, knee
+from sim.load_curve import KNEE, LOADS, Point, curve, knee
 from sim.presets import presets
 from sim.results import Run, Summary
 from sim.scenario import Scenario, SimError
@@ -167,21 +167,19 @@ def climb(flow: lesson.Flow) -> None:
     if not flow.revealed:
         return lesson.end(flow)
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
-    answer = found_by_search(b)
-    explain = [rule(b, stop, runs)]
-    if answer and answer.feasible and best and runs[best].qps:
-        explain.append(against(answer, best, runs[best], b))
+    answer = found_by_search(b) if flow.step == "next" else None
+    then = against(answer, best, runs[best], b) if answer and answer.feasible and best and runs[best].qps else None
     note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
     if b.preemption_mode == "swap":
         note.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
-    lesson.end(flow, explain="\n\n".join(explain), note="\n\n".join(note))
-    if flow.step == "next" and answer:
+    lesson.end(flow, explain=rule(b, stop, runs), note="\n\n".join(note), then=then)
+    if answer:
         sweep_map.proof(answer)
         st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
 
 
-def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> str:
-    """What a search over both budgets finds, against where the climb stops: more throughput has its price."""
+def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> tuple[str, dict[str, Any]]:
+    """What a search over both budgets finds, against where the climb stops (more throughput has its price); its settings."""
     found = answer.best.result
     assert isinstance(found, Summary)
     more, longer = found.qps / climbed.qps - 1, found.e2e_p99 / climbed.e2e_p99 - 1
@@ -189,8 +187,8 @@ def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> str:
     return t(
         f"sweet_spot.search_{kind}", runs=len(answer.runs), all=len(FINE["max_num_seqs"]) * len(FINE["max_num_batched_tokens"]),
         climb=best, climb_qps=climbed.qps, climb_p99=seconds(climbed.e2e_p99), qps=found.qps, p99=seconds(found.e2e_p99), more=more,
-        longer=longer, changes=narration.settings(answer.scenario, b.but(max_num_seqs=best)),
-    )
+        longer=longer,
+    ), {} if kind == "same" else answer.best.changes
 
 
 def here(n: int, now: Summary) -> str:
@@ -224,14 +222,14 @@ def rule(b: Scenario, n: int, runs: dict[int, Summary]) -> str:
 def experiment(flow: lesson.Flow) -> None:
     if flow.name == "first":
         lesson.bench(flow, {"max_num_seqs": LADDER, "num_clients": [100, 200, 300, 400, 600]},
-                     [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (64, 128, 256)])
+                     [(f"max_num_seqs {n}", {"max_num_seqs": n}) for n in (128, 256)])
     else:
         lesson.bench(flow, {"max_num_seqs": LADDER, "preemption_mode": partial(controls.choice, "preemption_mode")},
                      [(t(f"sweet_spot.try_{mode}"), {"preemption_mode": mode}) for mode in ("swap", "recompute")])
     run_b, run_a = state.runs(flow.s)
     sb, sa = run_b.summary(), run_a.summary()
     shown = sb if flow.revealed else sa
-    left, right = st.columns([1, 1] if not flow.revealed else [5, 6], gap="medium")
+    left, right = st.columns([1, 1] if not flow.revealed else [4, 6], gap="medium")
     with left:
         if flow.name == "first":
             charts.timeline(t("sweet_spot.chart_waiting"), lesson.lines(flow, series.waiting, run_b, run_a, "waiting"), key="w",
@@ -243,7 +241,7 @@ def experiment(flow: lesson.Flow) -> None:
     with right:
         if flow.revealed:
             rows = first_rows(run_b, run_a) if flow.name == "first" else second_rows(flow.s.b, flow.s.a, sb, sa)
-            st.table({t(f"sweet_spot.col_{what}"): list(column) for what, column in
+            st.table({t(f"sweet_spot.col_{what}", a=flow.s.a.max_num_seqs, b=flow.s.b.max_num_seqs): list(column) for what, column in
                       zip(("what", "lesson", "run"), zip(*rows, strict=True), strict=True)})
         else:
             charts.timeline(t("sweet_spot.chart_gpu"), [charts.Line(*series.utilisation(run_a), "ink", "A")], percent=True, key="g",
@@ -254,10 +252,11 @@ def experiment(flow: lesson.Flow) -> None:
                  prompt=float(run_b.requests.prompt.mean()), output=float(run_b.requests.output.mean()),
                  step=seconds(float(run_b.ticks.duration.mean())), queue=seconds(sb.queue_mean), waiting=queue(run_a),
                  wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n"
-        note += t("sweet_spot.why_gpu")
+        note += t("sweet_spot.why_gpu", a=sa.gpu_busy, b=sb.gpu_busy)
     else:
         note = (t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" if sb.preemptions else "") + frame.badge("history") + " " + t("sweet_spot.swap_history")
-    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a) or t("lesson.same"), note=note, run=run_b)
+    shows = ("gpu_compute", "qps") if flow.name == "first" else ("kv_max", "e2e_p99")
+    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a, pictures=shows) or t("lesson.same"), note=note, run=run_b)
 
 
 def queue(run: Run) -> float:
@@ -278,7 +277,7 @@ def second_rows(b: Scenario, a: Scenario, sb: Summary, sa: Summary) -> list[tupl
     rows = []
     for mode, told in (("swap", "p99"), ("recompute", "none")):
         more, less = measure(b.but(preemption_mode=mode)), measure(a.but(preemption_mode=mode))
-        rows.append((t(f"sweet_spot.row_p99_{mode}", b=b.max_num_seqs, a=a.max_num_seqs), t(f"sweet_spot.lesson_{told}"),
+        rows.append((t(f"sweet_spot.row_p99_{mode}"), t(f"sweet_spot.lesson_{told}"),
                      change(more.e2e_p99, less.e2e_p99) if more and less else "–"))
     return [
         *rows,
@@ -304,7 +303,7 @@ def atlas(flow: lesson.Flow) -> None:
         tiles(b)
         lesson.covered()
         return lesson.end(flow)
-    row = st.columns([3, 3, 3, 2, 3], vertical_alignment="bottom", gap="small")
+    row = st.columns([7, 10, 8, 4], vertical_alignment="bottom", gap="small")
     names = []
     for place, which, other in ((row[0], "across", str(extra["up"])), (row[1], "up", "")):
         with place:
@@ -316,7 +315,7 @@ def atlas(flow: lesson.Flow) -> None:
     axes = {name: values_of(name, size) for name in names}
     memory = {"num_gpu_blocks_override": 0} if "gpu_memory_utilization" in axes and "num_gpu_blocks_override" not in axes else {}
     base = begun(b, **memory, **{name: values[-1] for name, values in axes.items()})
-    job = sweep_map.job("map", f"{state.run_key(base)}|{size}|{'|'.join(axes)}", begin=True)
+    job = sweep_map.job("map", f"{state.run_key(base)}|{size}|{'|'.join(axes)}")
     made = [tried.changes for tried in job.runs]
     missing = [changes for changes in every(axes) if changes not in made]
 
@@ -324,29 +323,21 @@ def atlas(flow: lesson.Flow) -> None:
         for index, result in sweep(changed(base, changes) for changes in missing):
             watch(judge(missing[index], result, NO_PREEMPTION, "qps"))
 
-    with row[4]:
-        sweep_map.switch(job, t("sweet_spot.map_run", n=len(missing)) if missing else t("sweet_spot.map_all"), done=not missing)
-    sweep_map.work(job, make, len(made) + len(missing), whole=True)
+    sweep_map.progress(job, len(made) + len(missing), whole=True)
     best = max(job.runs, key=lambda tried: tried.rank, default=None)
-    said = best_of(best) if best and not best.excess else t("sweet_spot.map_none")
-    show(flow, job.runs, said, axes, metric, memory)
-    if missing:
-        st.caption(t("sweet_spot.map_partial", done=len(made), total=len(made) + len(missing)))
-    lesson.end(flow, explain=joined([said, taken(b, axes)]), note=t("sweet_spot.map_lead"))
-
-
-def show(flow: lesson.Flow, runs: list[Tried], alt: str, axes: dict[str, list[Any]], metric: str, besides: dict[str, Any]) -> None:
-    """The map and the plane, of which a click takes the settings."""
-    here = {name: getattr(flow.s.b, name) for name in axes}
+    said = best_of(best) if best and not best.excess else t("sweet_spot.map_none") if job.done else ""
+    here = {name: getattr(b, name) for name in axes}
 
     def take(changes: dict[str, Any]) -> None:
-        state.change(**changes, **besides)
+        state.change(**changes, **memory)
 
     left, right = st.columns([6, 5], gap="medium")
     with left:
-        sweep_map.heatmap(runs, axes, metric, here, take, alt, lesson.PICTURE + 30)
+        sweep_map.heatmap(job.runs, axes, metric, here, take, said, lesson.PICTURE + 30)
     with right:
-        sweep_map.plane(runs, here, take, alt, lesson.PICTURE + 30)
+        sweep_map.plane(job.runs, here, take, said, lesson.PICTURE + 30)
+    lesson.end(flow, explain=joined([said, taken(b, axes)]), note=t("sweet_spot.map_lead"))
+    sweep_map.work(job, make)
 
 
 def best_of(tried: Tried) -> str:
@@ -394,7 +385,7 @@ def hunt(flow: lesson.Flow) -> None:
         st.caption(t("sweet_spot.search_space", total=f"{total:,}"))
         return lesson.end(flow)
     base = begun(b, **{name: values[0] for name, values in SEARCHED.items()}, **ranges["split"][0])
-    job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}", begin=True)
+    job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}")
     limits = {**NO_PREEMPTION, "ttft_p99": b.slo_ttft_s, "itl_p99": b.slo_tpot_s}
 
     def make(watch: Callable[[Tried], None]) -> Answer | None:
@@ -403,22 +394,17 @@ def hunt(flow: lesson.Flow) -> None:
         except SimError:  # nothing that runs: each run says why
             return None
 
-    sweep_map.switch(job, t("sweet_spot.search_on"), done=job.answer is not None)
-    sweep_map.work(job, make, total, whole=False)
-    if not job.runs:  # stopped before the first was made
-        return lesson.end(flow)
-    best = max(job.runs, key=lambda tried: tried.rank)
-    found = {"runs": len(job.runs), "all": f"{total:,}"}
-    said = [t("sweet_spot.search_stopped", **found) if not job.answer else t("sweet_spot.search_done", **found),
-            best_of(best) if not best.excess else t("sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
-    left, right = st.columns([4, 7], gap="medium")
-    here = {name: getattr(b, name) for name in best.changes}
-    with left:
-        sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), said[-1], lesson.PICTURE + 30)
-    with right:
-        if job.answer:
-            sweep_map.proof(job.answer)
-    lesson.end(flow, explain=joined(said), note=joined([taken(b, best.changes), t("sweet_spot.search_lead")]))
+    sweep_map.progress(job, total, whole=False)
+    said, here = [], {name: getattr(b, name) for name in (*SEARCHED, *ranges["split"][0])}
+    if job.runs:
+        best = max(job.runs, key=lambda tried: tried.rank)
+        said = [t("sweet_spot.search_done", runs=len(job.runs), all=f"{total:,}") if job.done else "", best_of(best) if not best.excess else t(
+            "sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
+    if flow.step == "next" and job.answer:
+        sweep_map.proof(job.answer)
+    sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), joined(said), lesson.PICTURE + 60)
+    lesson.end(flow, explain=joined(said), note=joined([taken(b, here), t("sweet_spot.search_lead")]))
+    sweep_map.work(job, make)
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
@@ -459,7 +445,7 @@ def targets(flow: lesson.Flow) -> None:
     if all(held for _, held, _ in checks):
         frame.note(t("sweet_spot.targets_reached"))
     lesson.end(flow, explain=t("sweet_spot.targets_explain", runs=len(answer.runs), qps=answer.best.value,
-                               changes=sweep_map.settings(answer.best.changes)), run=run_b)
+                               changes=sweep_map.settings(answer.best.changes), share=SHARE), run=run_b)
     if flow.step == "next":
         sweep_map.proof(answer)
 
@@ -503,12 +489,13 @@ def sums_up(flow: lesson.Flow) -> None:
         said.append(t("sweet_spot.knee_says", what=option("batching", b.batching), ratio=bend["b"] / bend["static"], **bend))
     if "a" in bend:
         said.append(t("sweet_spot.knee_moved", what=narration.settings(b, a), a=bend["a"], b=bend["b"], ratio=bend["b"] / bend["a"]))
-    lesson.end(flow, explain=joined(said), note=t("sweet_spot.knee_lead", factor=KNEE))
+    lesson.end(flow, explain=joined(said), note=t("sweet_spot.knee_lead", factor=KNEE, least=LOADS[0], most=LOADS[-1]))
 
 
 def numbers(scene: str, s: state.State) -> dict[str, Any]:
     """What the questions name."""
-    named = {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs, "ttft": seconds(s.b.slo_ttft_s), "itl": seconds(s.b.slo_tpot_s)}
+    named = {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs, "ttft": seconds(s.b.slo_ttft_s),
+             "itl": seconds(s.b.slo_tpot_s), "gpus": s.extra["gpus"]}
     if scene == "first":
         run = state.run(s.a)
         named |= {"clients": s.a.num_clients, "waiting": queue(run), "gpu": run.summary().gpu_compute}

@@ -185,6 +185,8 @@ def bars(
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
     if top < 100_000:  # wider numbers are cut to 100k
         layout[value_axis]["tickformat"] = ","
+    if not heights.any():  # no axis of tenths for what did not happen
+        layout[value_axis]["tickvals"] = [0]
     layout[name_axis] |= {"type": "category", "showgrid": False, "nticks": 0}  # every bar has its name
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}

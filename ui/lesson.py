@@ -69,11 +69,12 @@ class Scene:
 class Flow:
     """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number).
 
-    told: the place above the pictures for what happened; movable: the settings that this scene's knobs and claims move;
-    claims: as `bench` was given them.
+    scenes: all of the page; told: the place above the pictures for what happened; movable: the settings that this scene's
+    knobs and claims move; claims: as `bench` was given them.
     """
 
     page: str
+    scenes: Sequence[Scene]
     scene: Scene
     step: str
     answer: str | float | None
@@ -128,10 +129,10 @@ def begin(
     name, _, step = str(s.extra["p"]).partition(".")
     index = names.index(name) if name in names else 0
     scene, step = scenes[index], step if step in STEPS else STEPS[0]
-    if set(s.seen or {}) <= {"p", "lang"} and scene.a and not st.session_state.get("dirty"):
+    if set(s.seen or {}) <= {"p", "lang", "v", *own} and scene.a and not st.session_state.get("dirty"):
         s.a = scene.a  # the address names no Scenario, and nothing was moved: it is the scene's own
     s.together = scene.besides() if isolate else frozenset()
-    flow = Flow(page, scene, step, _answers(page).get(scene.name), s)
+    flow = Flow(page, scenes, scene, step, _answers(page).get(scene.name), s)
 
     def go(to: int, to_step: str) -> None:
         if to == index:
@@ -218,9 +219,10 @@ def end(
     """Once revealed: above the pictures what happened, in this run's numbers, and what to try next; below them the rest.
 
     explain: the scene's own words; they hold for its own A and B. run, against: B and A; where the visitor has set
-    something else, what changed is said from them, first the figures that the `pictures` show. note: what holds besides. One thing to try is `then` (words, changes
-    of B and extras) as long as nothing was moved: it follows from the scene. After that it comes from `sim.advice` about
-    `run`, if that moves what this scene lets one move and does not lead back to A; else it is what was not tried yet.
+    something else, what changed is said from them, first the figures that the `pictures` show. note: what holds besides.
+    One thing to try is `then` (words, changes of B and extras; `p` may name a step of another scene) as long as nothing was
+    moved: it follows from the scene. After that it comes from `sim.advice` about `run`, if that moves what this scene lets
+    one move and does not lead back to A; else it is what was not tried yet.
     """
     if not flow.revealed:
         return
@@ -265,7 +267,9 @@ def _try_next(flow: Flow, words: str, wanted: dict[str, Any]) -> None:
         if wanted:
             named = next((claim for claim, changes in flow.claims if changes == wanted), "")  # as its own button is
             label = named or ", ".join(f"{narration.name(k)} = {narration.word(k, v)}" for k, v in settings.items()) or t("lesson.go")
-            st.button(label, key="lesson_try", on_click=state.change, kwargs=wanted)
+            to = next((s for s in flow.scenes if s is not flow.scene and str(wanted.get("p")).startswith(f"{s.name}.")), None)
+            show, whole = (state.replace, (to.b, to.a)) if to else (state.change, ())
+            st.button(label, key="lesson_try", on_click=show, args=whole, kwargs=wanted)
 
 
 def covered(height: int = PICTURE) -> None:

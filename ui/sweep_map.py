@@ -32,6 +32,12 @@ EQUAL = 0.995  # a P99 that is lower by less than half a percent is the same, as
 
 # --- making them
 
+PACE = 0.7  # s between two pictures of a job that is going: drawing one takes about 0.2 s
+
+
+class Pause(Exception):
+    """Enough runs for now: the page shows them."""
+
 
 @dataclass
 class Job:
@@ -39,53 +45,63 @@ class Job:
 
     of: str  # what says all of them: where it changes, another job begins
     runs: list[Tried] = field(default_factory=list)
-    going: bool | None = None  # None: not begun
+    going: bool = True
+    done: bool = False
+    spent: float = 0.0  # s
     answer: Answer | None = None  # of a search that has come to its end
 
     def set(self, going: bool) -> None:
-        """Callback of the buttons."""
+        """Callback of the button."""
         self.going = going
 
 
-def job(name: str, of: str, begin: bool) -> Job:
-    """The visitor's job of this name; it begins by itself once `begin`."""
+def job(name: str, of: str) -> Job:
+    """The visitor's job of this name."""
     held: Job | None = st.session_state.get(f"job_{name}")
     if held is None or held.of != of:
         held = st.session_state[f"job_{name}"] = Job(of)
-    if begin and held.going is None:
-        held.going = True
     return held
 
 
-def switch(job: Job, words: str, done: bool) -> None:
-    """The button that makes the runs, or stops."""
-    if job.going:
-        st.button(t("sweet_spot.stop"), icon=":material/stop:", key="job_stop", on_click=job.set, args=(False,))
-    else:
-        st.button(words, icon=":material/play_arrow:", key="job_run", on_click=job.set, args=(True,), disabled=done)
-
-
-def work(job: Job, make: Callable[[Callable[[Tried], None]], Answer | None], total: int, whole: bool) -> None:
-    """While the job is going: `make(watch)` makes its runs and tells of each; then the page is drawn anew.
+def progress(job: Job, total: int, whole: bool) -> None:
+    """Until the job is done: how far it is, and the button that stops it or lets it go on.
 
     total: runs there could be; whole: whether all of them are made.
     """
+    if job.done:
+        return
+    made = len(job.runs)
+    with st.container(horizontal=True, vertical_alignment="center", key="job"):
+        if job.going:
+            st.button(t("sweet_spot.stop"), icon=":material/stop:", key="job_stop", on_click=job.set, args=(False,))
+        else:
+            st.button(t("sweet_spot.go_on_with"), icon=":material/play_arrow:", key="job_run", on_click=job.set, args=(True,))
+        if whole:
+            left = t("sweet_spot.map_left", left=seconds(job.spent / made * (total - made))) if made and job.going else ""
+            st.progress(made / total, t("sweet_spot.map_progress", done=made, total=total, left=left))
+        else:
+            st.markdown(t("sweet_spot.search_progress", runs=made, total=f"{total:,}"))
+
+
+def work(job: Job, make: Callable[[Callable[[Tried], None]], Answer | None]) -> None:
+    """The last line of a page with a job. While it is going, `make(watch)` makes its runs and tells of each, those that
+    were made already left out; every now and then the page is drawn anew with what there is."""
     if not job.going:
         return
-    bar, begun, had = st.empty(), time.perf_counter(), len(job.runs)
+    state.publish()
+    begun = time.perf_counter()
 
     def watch(tried: Tried) -> None:
-        job.runs.append(tried)  # first of all: Stop ends this script at the next thing that it draws
-        made = len(job.runs)
-        if whole:
-            left = (time.perf_counter() - begun) / (made - had) * (total - made)
-            bar.progress(made / total, t("sweet_spot.map_progress", done=made, total=total, left=seconds(left)))
-        else:
-            best = max(job.runs, key=lambda tried: tried.rank)
-            bar.markdown(f":material/progress_activity: {t('sweet_spot.search_progress', runs=made, total=f'{total:,}', best=says(best))}")
+        job.runs.append(tried)
+        if time.perf_counter() - begun > PACE:
+            raise Pause
 
-    job.answer = make(watch)
-    job.going = False
+    try:
+        job.answer = make(watch)
+        job.going, job.done = False, True
+    except Pause:
+        pass
+    job.spent += time.perf_counter() - begun
     st.rerun()
 
 
@@ -126,10 +142,15 @@ def heatmap(
         z[j, i] = getattr(s, metric)
         words[j][i] = WORDS.get(metric, count)(getattr(s, metric))
     cells, best = [place(tried.changes) for tried, _ in started], [place(tried.changes) for tried in front(runs)]
-    layout = _layout(t(f"sweet_spot.map_{metric}"), height, across, up)
+    layout = _layout(t(f"sweet_spot.map_{metric}"), height, across)
     for axis, values in (("xaxis", xs), ("yaxis", ys)):
         layout[axis] |= {"range": [-0.5, len(values) - 0.5], "tickvals": list(range(len(values))), "showgrid": False,
                          "ticktext": [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]}
+    layout["annotations"] = [{  # above the axis: along it, it is longer than a projector's picture is high
+        "text": f"↑ {up}", "xref": "container", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": 2,
+        "showarrow": False, "font": layout["xaxis"]["title"]["font"],
+    }]
+    layout["margin"] |= {"l": 54 * frame.scale(), "t": 54 * frame.scale()}
     if here[across] in xs and here[up] in ys:
         x, y = place(here)
         layout["shapes"] = [{"type": "rect", "x0": x - 0.42, "x1": x + 0.42, "y0": y - 0.42, "y1": y + 0.42,
@@ -152,12 +173,23 @@ def heatmap(
 def plane(
     runs: Sequence[Tried], here: Mapping[str, Any], pick: Callable[[dict[str, Any]], None], alt: str, height: int
 ) -> None:
-    """The better runs as throughput against P99; the Pareto front is a line."""
+    """The better runs as throughput against P99; the Pareto front is a line. The best run of each split of the GPUs is named."""
     colours, started, best = charts.COLOURS[frame.theme()], summaries(runs), summaries(front(runs))
-    layout = _layout(t("sweet_spot.chart_front"), height, t("sweet_spot.axis_qps"), "")
+    layout = _layout(t("sweet_spot.chart_front"), height, t("sweet_spot.axis_qps"))
+    of_split: dict[str, tuple[Tried, Summary]] = {}
+    for run in started:
+        if "data_parallel_size" in run[0].changes:
+            name = value(run[0].changes, "split")
+            of_split[name] = max(of_split.get(name, run), run, key=lambda pair: pair[0].rank)
     top, low = max((s.qps for _, s in started), default=1.0), min((s.e2e_p99 for _, s in started), default=1.0)
-    layout["xaxis"] |= {"range": [0.6 * top, 1.03 * top], "showline": True, "linecolor": colours["idle"]}
-    layout["yaxis"] |= {"range": [0.8 * low, 2.4 * low]}
+    least = min([0.63 * top, *(s.qps for _, s in of_split.values())])
+    highest = max([1.7 * low, *(s.e2e_p99 for _, s in of_split.values())])
+    layout["xaxis"] |= {"range": [0.95 * least, 1.05 * top], "showline": True, "linecolor": colours["idle"]}
+    layout["yaxis"] |= {"range": [0.8 * low, 1.05 * highest]}
+    layout["annotations"] = [
+        {"text": f"<b>{name}</b>", "x": s.qps, "y": s.e2e_p99, "yanchor": "bottom", "yshift": 9, "showarrow": False,
+         "font": {"size": 13 * frame.scale(), "color": colours["ink" if not tried.excess else "preempted"]}}
+        for name, (tried, s) in of_split.items()]
     kept, shown = [not tried.excess for tried, _ in started], [tried.changes == here for tried, _ in started]
     data = [
         {"type": "scatter", "mode": "lines+markers", "x": [s.qps for _, s in best], "y": [s.e2e_p99 for _, s in best],
@@ -234,13 +266,14 @@ def _outline(cells: set[tuple[int, int]]) -> list[tuple[float | None, float | No
     return found
 
 
-def _layout(title: str, height: int, across: str, up: str) -> dict[str, Any]:
+def _layout(title: str, height: int, across: str) -> dict[str, Any]:
     layout, scale = charts.base_layout(title, height), frame.scale()
-    for axis, words in (("xaxis", across), ("yaxis", up)):
-        layout[axis] |= {"showgrid": True, "showline": False, "ticklen": 0, "title": charts.axis_title(words)}
+    for axis in ("xaxis", "yaxis"):
+        layout[axis] |= {"showgrid": True, "showline": False, "ticklen": 0}
+    layout["xaxis"]["title"] = charts.axis_title(across)
     return layout | {
-        "height": height, "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
-        "margin": {"l": (84 if up else 40) * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
+        "clickmode": "event+select", "dragmode": False, "hovermode": "closest",
+        "margin": {"l": 40 * scale, "r": 12, "t": 34 * scale, "b": 44 * scale},
     }
 
 

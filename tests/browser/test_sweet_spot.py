@@ -21,20 +21,19 @@ pytestmark = pytest.mark.browser
 def test_stop_keeps_the_runs_that_were_made(server: str, page: Page) -> None:
     # 20 times the requests of the page's own case: on a fast machine, too, there is time to press Stop.
     page.goto(f"{server}/sweet_spot?{urlencode(encode(CASE.but(num_requests=60_000)))}&p=map.reveal&cells=16&lang=en")
-    page.get_by_text(re.compile(r"\d+ of 256 runs")).wait_for()
+    page.get_by_text(re.compile(r"[1-9]\d* of 256 cells, .* left")).wait_for()
     page.get_by_role("button", name="Stop").click()
-    go_on = page.get_by_role("button", name=re.compile(r"Run \d+"))
-    expect(go_on).to_be_enabled()
-    left = int(re.search(r"\d+", go_on.inner_text())[0])  # type: ignore[index]
-    assert 0 < left < 256
-    expect(page.get_by_text(f"{256 - left} of 256 cells")).to_be_visible()
+    expect(page.get_by_role("button", name="Go on", exact=True)).to_be_enabled()
+    made = int(re.search(r"(\d+) of 256 cells", page.locator(".st-key-job").inner_text())[1])  # type: ignore[index]
+    assert 0 < made < 256
     expect(page.locator(".stException")).to_have_count(0)
     expect(page.locator(".js-plotly-plot")).to_have_count(2)
 
 
 def test_a_click_on_a_cell_takes_its_settings(server: str, page: Page) -> None:
     page.goto(f"{server}/sweet_spot?v=1&p=map.reveal&cells=4&lang=en")
-    expect(page.get_by_role("button", name="All are run")).to_be_disabled(timeout=60_000)  # all are made
+    expect(page.locator(".st-key-told")).to_be_visible()
+    expect(page.locator(".st-key-job")).to_have_count(0, timeout=60_000)  # all are made
     expect(page.locator(".stApp")).to_have_attribute("data-test-script-state", "notRunning")
     picture = page.locator(".js-plotly-plot").first
     expect(picture.locator(".scatterlayer .js-line").first).to_be_attached()  # the outline of what keeps the limits

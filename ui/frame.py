@@ -93,7 +93,7 @@ CSS = """<style>
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
 .stApp:has(.stSidebar[aria-expanded=false]) .stMain .block-container{padding-top:3.3rem}
-@media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}.if-tile .l{white-space:normal}}
+@media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}.if-tile .l{white-space:normal}.if-tile:last-child:nth-child(odd){grid-column:span 2}}
 %s</style>"""
 PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;width:14.5rem!important}
 .stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}
@@ -223,8 +223,8 @@ def tiles(
     cells = []
     for name, b, a, unit, sense in entries:
         delta = ""
-        if a is not None and a != b and b == b and a == a and not _difference(b, a, unit).startswith("0.0"):
-            kind = "" if not sense else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
+        if a is not None and text.value(a, unit) != text.value(b, unit) and b == b and a == a and not _difference(b, a, unit).startswith("0.0"):
+            kind = "" if not sense or abs(b - a) <= 0.01 * max(abs(a), abs(b)) else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
             sign = "▲" if b > a else "▼"
             tip = f"A: {text.value(a, unit)}"
             delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign} {html.escape(_difference(b, a, unit))}</b>"

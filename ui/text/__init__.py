@@ -58,8 +58,9 @@ def figure(name: str) -> tuple[str, str]:
         return t(f"settings.metric.{name}.label"), t(f"settings.metric.{name}.help")
     base, _, share = name.rpartition("_")
     behind = f"settings.metric.share.{share}"
-    label = f"{t(f'settings.metric.{base}.label')} {t(behind) if has(behind) else share.upper()}"
-    return label, t(f"settings.metric.{base}.help")
+    label, share = t(f"settings.metric.{base}.label"), t(behind) if has(behind) else share.upper()
+    blank = "" if label[-1] > "\u2e80" < share[0] else " "  # none between Chinese words
+    return f"{label}{blank}{share}", t(f"settings.metric.{base}.help")
 
 
 @cache

@@ -2,11 +2,7 @@
 
 import html
 import json
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
-import numpy as np
 import streamlit as st
 
 from sim import advice as desk
@@ -16,7 +12,8 @@ from sim.sentences import Blanks, Note
 from sim.vllm import export
 from sim.vllm.clean import scrub
 from sim.vllm.paste import Report, diagnose
-from ui import charts, controls, frame, incidents, narration, series, state, terms, text, traffic
+from ui import charts, controls, dashboard, frame, incidents, narration, state, terms, text, traffic
+from ui.incidents import named, say
 from ui.text import has, percent, seconds, t
 
 DEFAULT = Scenario(duration_s=30.0, max_num_seqs=64)
@@ -24,21 +21,9 @@ PARTS = ("incidents", "paste", "checklist", "card")
 END = "end"  # the case after the last
 UNANSWERED = {"cause": "", "act": ""}
 SHOWN_TO = "shown"  # the cause of a visitor who named none and was told
-SECONDS = ("ttft", "itl", "queue", "tpot", "e2e")
-SHOWN = (
-    "running",
-    "waiting",
-    "waiting_deferred",
-    "swapped",
-    "kv_usage",
-    "preemptions_total",
-    "prefix_hit_rate",
-    "gen_tok_s",
-    "prompt_tok_s",
-    "ttft_mean_s",
-    "queue_mean_s",
-    "itl_mean_s",
-)
+SHOWN = ("running", "waiting", "waiting_deferred", "swapped", "kv_usage", "preemptions_total", "prefix_hit_rate", "gen_tok_s",
+         "prompt_tok_s", "ttft_mean_s", "queue_mean_s", "itl_mean_s")
+"""Of each engine in a paste, in this order."""
 CSS = """<style>
 .dd-verdict{border:1px solid var(--if-line);border-left:4px solid var(--if-accent);border-radius:6px;padding:.7rem 1rem .8rem}
 .dd-verdict h3{font-size:1.25rem;margin:0 0 .1rem;padding:0;font-weight:650}.dd-verdict code{font-size:.8rem;color:var(--if-soft)}
@@ -76,14 +61,33 @@ st.html(CSS)
 # --- paste ------------------------------------------------------------------------------------------------------------
 
 
-def fill(what: str) -> None:
-    """One of the examples into the box. The page of metrics is a run's own, with the lesson's disease."""
-    if what == "metrics":
-        run = state.run(DEFAULT.but(request_rate=40.0, prompt_tokens=300))
-        st.session_state["paste"] = export.metrics_text(run, until=18.0)
+def paste() -> None:
+    if "paste" not in st.session_state:
+        st.session_state["paste"] = st.session_state.get("paste_kept", "")
+    st.text_area(t("diagnose.paste_label"), key="paste", height=150, placeholder=t("diagnose.paste_placeholder"), on_change=read)
+    given = st.session_state["paste_kept"] = st.session_state["paste"]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.button(t("diagnose.paste_read"), type="primary", on_click=read, key="paste_read")
+        if given:
+            st.button(t("diagnose.paste_clear"), on_click=fill, args=("",), key="paste_clear")
+        else:
+            st.markdown(t("diagnose.sample"), width="content")
+            for what in ("metrics", "log", "serve"):
+                st.button(t(f"diagnose.sample_{what}"), on_click=fill, args=(what,), key=f"sample_{what}", type="tertiary")
+    if not given:
+        st.caption(t("diagnose.paste_private"))
+        return
+    report = diagnose(given)
+    if report.parse is None and not report.errors:
+        key = f"diagnose.nothing_{report.what}"
+        st.info(t(key if has(key) else "diagnose.nothing_other"))
+        return
+    if report.advice:
+        verdict(report.advice[0])
     else:
-        st.session_state["paste"] = {"log": incidents.SAMPLE_LOG, "serve": incidents.SAMPLE_SERVE, "": ""}[what]
-    read()
+        st.info(t("diagnose.no_diagnosis"))
+    simulation(report)
+    details(report)
 
 
 def read() -> None:
@@ -91,56 +95,13 @@ def read() -> None:
     state.change(sim=False)
 
 
-def paste() -> None:
-    if "paste" not in st.session_state:
-        st.session_state["paste"] = st.session_state.get("paste_kept", "")
-    st.text_area(
-        t("diagnose.paste_label"), key="paste", height=150, placeholder=t("diagnose.paste_placeholder"), on_change=read
-    )
-    st.session_state["paste_kept"] = st.session_state["paste"]
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.button(t("diagnose.paste_read"), type="primary", on_click=read, key="paste_read")
-        if st.session_state["paste"]:
-            st.button(t("diagnose.paste_clear"), on_click=fill, args=("",), key="paste_clear")
-        else:
-            st.markdown(t("diagnose.sample"), width="content")
-            for what in ("metrics", "log", "serve"):
-                st.button(
-                    t(f"diagnose.sample_{what}"), on_click=fill, args=(what,), key=f"sample_{what}", type="tertiary"
-                )
-    given = st.session_state["paste"]
-    if not given:
-        st.caption(t("diagnose.paste_private"))
-        return
-    report = diagnose(given)
-    if report.parse is None and not report.errors:
-        st.info(
-            t(f"diagnose.nothing_{report.what}")
-            if has(f"diagnose.nothing_{report.what}")
-            else t("diagnose.nothing_other")
-        )
-        return
-    for advice in report.advice[:1]:
-        verdict(advice)
-    if not report.advice:
-        st.info(t("diagnose.no_diagnosis"))
-    simulation(report)
-    show(report)
-
-
-def named(code: str) -> str:
-    """A diagnosis in words."""
-    return capital(t(f"advice.name_{code.lower()}"))
-
-
-def capital(words: str) -> str:
-    """A sentence's beginning; names of settings stay as vLLM writes them."""
-    return words if words.startswith(("max_num", "--")) else words[:1].upper() + words[1:]
-
-
-def say(key: str, advice: desk.Advice) -> str:
-    """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
-    return capital(t(f"advice.{key}").format_map(Blanks(advice.params)))
+def fill(what: str) -> None:
+    """One of the examples into the box. The page of metrics is a run's own, with the lesson's disease."""
+    if what == "metrics":
+        st.session_state["paste"] = export.metrics_text(state.run(DEFAULT.but(request_rate=40.0, prompt_tokens=300)), until=18.0)
+    else:
+        st.session_state["paste"] = {"log": incidents.SAMPLE_LOG, "serve": incidents.SAMPLE_SERVE, "": ""}[what]
+    read()
 
 
 def verdict(advice: desk.Advice) -> None:
@@ -148,23 +109,61 @@ def verdict(advice: desk.Advice) -> None:
     e = html.escape
     st.html(
         f"<div class='dd-verdict' role='status' data-code='{advice.code}'><h3>{e(named(advice.code))}"
-        f"<span class='dd-sure'>{e(t(f'diagnose.confidence_{advice.confidence}'))}</span></h3><code title='{e(t('diagnose.code_help'), quote=True)}'>{e(t('diagnose.code'))} {advice.code}</code>"
+        f"<span class='dd-sure'>{e(t(f'diagnose.confidence_{advice.confidence}'))}</span></h3>"
+        f"<code title='{e(t('diagnose.code_help'), quote=True)}'>{e(t('diagnose.code'))} {advice.code}</code>"
         f"<dl><dt>{e(t('diagnose.why'))}</dt><dd>{e(say(advice.why_key, advice))}</dd>"
         f"<dt>{e(t('diagnose.action'))}</dt><dd class='do'>{e(say(advice.action_key, advice))}</dd></dl></div>"
     )
 
 
-def small(title: str, entries: list[str]) -> str:
-    """A short list as HTML; "" if there is nothing in it."""
-    if not entries:
-        return ""
-    shown = [html.escape(e) for e in entries[:8]] + (["…"] if len(entries) > 8 else [])
-    return f"<b>{html.escape(title)}</b><ul>{''.join(f'<li>{e}</li>' for e in shown)}</ul>"
+def details(report: Report) -> None:
+    """What was recognised, what else it could be, what to measure, what could not be known."""
+    first = report.advice[0] if report.advice else None
+    kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what.rsplit(' ', 1)[-1]}" + (f" · {report.format}" if report.format else "")
+    hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
+    left, middle, right = frame.columns(3)
+    with left:
+        lists(recognised=[kind, *([str(report.image)] if report.image else [])])
+        was_read(report)
+    with middle:
+        lists(
+            also=[f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]],
+            else_title=[named(c) for c in first.alternatives] if first else [],
+            measure_title=[t(f"advice.measure_{m}") for m in first.measure] if first else [],
+            errors_title=noted(report.errors),
+        )
+    with right:
+        lists(unknown_title=noted(report.unknown), warnings_title=noted(report.warnings + report.notes) + hidden, ignored_title=noted(report.ignored))
+
+
+def lists(**lists: list[str]) -> None:
+    """Short lists below each other, each under the title diagnose.<name>; an empty one is left out."""
+    body = ""
+    for title, entries in lists.items():
+        shown = "".join(f"<li>{html.escape(entry)}</li>" for entry in [*entries[:8], *(["…"] if len(entries) > 8 else [])])
+        body += f"<b>{html.escape(t(f'diagnose.{title}'))}</b><ul>{shown}</ul>" if entries else ""
+    st.html(f"<div class='dd-small'>{body}</div>")
 
 
 def noted(notes: list[Note]) -> list[str]:
     """What the readers noted, in the visitor's language."""
     return [t(f"note.{n.code}").format_map(Blanks(n.params)) for n in notes]
+
+
+def was_read(report: Report) -> None:
+    """The figures or settings that were read, as a table: a column an engine."""
+    parse = scrub(report.parse or {})
+    engines = dict([*(parse.get("engines") or ({"0": parse["last"]} if parse.get("last") else {})).items()][:6])
+    if engines:
+        rows = [(n, [figure(n, e.get(n)) for e in engines.values()]) for n in SHOWN if any(n in e for e in engines.values())]
+    else:
+        rows = [(k, [json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v)]) for k, v in parse.items()
+                if not isinstance(v, dict) or k.endswith("config")][:16]
+    head = "".join(f"<th>{html.escape(str(who)[:24])}</th>" for who in ("", *engines)) if len(engines) > 1 else ""
+    body = "".join(
+        f"<tr><td><code>{html.escape(name)}</code></td>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for name, cells in rows
+    )
+    st.html(f"<table class='dd-figs'>{head and f'<thead><tr>{head}</tr></thead>'}<tbody>{body}</tbody></table>")
 
 
 def figure(name: str, value: object) -> str:
@@ -178,97 +177,35 @@ def figure(name: str, value: object) -> str:
     return seconds(value) if name.endswith("_s") and not name.endswith("tok_s") else f"{value:,.10g}"
 
 
-def show(report: Report) -> None:
-    """What was recognised, what else it could be, what to measure, what could not be known."""
-    parse = scrub(report.parse or {})
-    engines = parse.get("engines") or ({"0": parse["last"]} if parse.get("last") else {})
-    left, middle, right = frame.columns(3)
-    with left:
-        kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what.rsplit(' ', 1)[-1]}" + (
-            f" · {report.format}" if report.format else ""
-        )
-        lines = [kind, *([str(report.image)] if report.image else [])]
-        st.html(f"<div class='dd-small'>{small(t('diagnose.recognised'), lines)}</div>")
-        if engines:
-            names = [n for n in SHOWN if any(n in e for e in engines.values())]
-            head = (
-                "".join(f"<th>{html.escape(str(who))[:24]}</th>" for who in list(engines)[:6])
-                if len(engines) > 1
-                else ""
-            )
-            body = "".join(
-                f"<tr><td><code>{n}</code></td>"
-                + "".join(f"<td>{html.escape(figure(n, e.get(n)))}</td>" for e in list(engines.values())[:6])
-                + "</tr>"
-                for n in names
-            )
-            st.html(
-                f"<table class='dd-figs'>{f'<thead><tr><th></th>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
-            )
-        else:
-            pairs = [(k, v) for k, v in parse.items() if not isinstance(v, dict) or k.endswith("config")][:16]
-            body = "".join(
-                f"<tr><td><code>{html.escape(k)}</code></td><td>{html.escape(json.dumps(v) if isinstance(v, (dict, list)) else figure(k, v))}</td></tr>"
-                for k, v in pairs
-            )
-            st.html(f"<table class='dd-figs'><tbody>{body}</tbody></table>")
-    with middle:
-        first = report.advice[0] if report.advice else None
-        also = [f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]]
-        st.html(
-            "<div class='dd-small'>"
-            + small(t("diagnose.also"), also)
-            + small(t("diagnose.else_title"), [named(c) for c in first.alternatives] if first else [])
-            + small(t("diagnose.measure_title"), [t(f"advice.measure_{m}") for m in first.measure] if first else [])
-            + small(t("diagnose.errors_title"), noted(report.errors))
-            + "</div>"
-        )
-    with right:
-        hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
-        st.html(
-            "<div class='dd-small'>"
-            + small(t("diagnose.unknown_title"), noted(report.unknown))
-            + small(t("diagnose.warnings_title"), noted(report.warnings + report.notes) + hidden)
-            + small(t("diagnose.ignored_title"), noted(report.ignored))
-            + "</div>"
-        )
-
-
 def simulation(report: Report) -> None:
     """The pasted server as a scenario, before and after the advised change."""
     if report.kind == "unknown" or (report.kind == "log" and report.parse and report.parse.get("error")):
         return
-    figures = report.parse if report.kind in ("metrics", "log") else None
+    read_figures = report.parse if report.kind in ("metrics", "log") else None
+    refused, change = None, {}
     try:
-        base = DEFAULT.but(gpu=s.b.gpu)
-        scenario, notes = export.scenario_of(figures, report.settings, base, report.image)
-        first = report.advice[0] if report.advice else None
-        if first is None:  # a command line alone: what the simulator itself would say of it
+        scenario, notes = export.scenario_of(read_figures, report.settings, DEFAULT.but(gpu=s.b.gpu), report.image)
+        if report.advice:
+            first = report.advice[0]
+        else:  # a command line alone: what the simulator itself would say of it
             if isinstance(run := state.attempt(scenario), SimError):
                 raise run.with_traceback(None)
             first = incidents.verdict(run)
         change = desk.changes(first, scenario)
-        ready = True
     except SimError as error:
         st.warning(state.message(error))
-        ready, notes, change, scenario, first = False, [], {}, DEFAULT, None
+        refused = error
     with st.container(horizontal=True, vertical_alignment="bottom"):
         controls.pick("gpu", traffic.gpus(), label=t("diagnose.gpu_pick"))
-        if ready:
+        if not refused:
             st.button(
-                t("diagnose.run"),
-                type="primary",
-                icon=":material/play_arrow:",
-                key="simulate",
-                help=t("diagnose.run_help"),
-                on_click=state.replace,
-                args=(scenario.but(**change), scenario),
-                kwargs={"sim": True},
+                t("diagnose.run"), type="primary", icon=":material/play_arrow:", key="simulate", help=t("diagnose.run_help"),
+                on_click=state.replace, args=(scenario.but(**change), scenario), kwargs={"sim": True},
             )
-    if not (ready and s.extra["sim"]):
+    if refused or not s.extra["sim"]:
         return
     st.subheader(t("diagnose.sim_title"), anchor=False)
-    if first is not None and not report.advice:
+    if not report.advice:
         verdict(first)
     if not change:
         st.caption(t("diagnose.run_none"))
@@ -283,137 +220,59 @@ def simulation(report: Report) -> None:
         st.code(str(command), language="bash", wrap_lines=True)
         if command.not_expressible:
             st.caption(t("diagnose.sim_lost", names=", ".join(f"{k} = {v}" for k, v in command.not_expressible)))
-        st.download_button(
-            t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file"
-        )
+        st.download_button(t("diagnose.sim_metrics"), lambda: export.metrics_text(b), "metrics.txt", "text/plain", key="metrics_file")
 
 
 def before_after(b: Run, a: Run, advice: desk.Advice) -> None:
-    """Figures and pictures of B, with A dotted: those first by which this diagnosis is decided."""
-    frame.tiles([(n, getattr(b.summary(), n), getattr(a.summary(), n), *kind) for n, kind in figures(advice).items()], was=True)
-    end, first = max(b.duration_s, a.duration_s), incidents.DECIDE.get(advice.code, ("waiting", "kv"))
-    engines = b.scenario.data_parallel_size > 1 and advice.code == "DP_IMBALANCE"
-    if engines:
-        most = 1.1 * max(*by_engine(a), *by_engine(b), 1.0)
-        for place, what, run in zip(frame.columns(2), ("before", "after"), (a, b), strict=True):
-            with place:
-                draw_engines(t(f"diagnose.engines_{what}"), run, what, most)
-    rest = [n for n in ("waiting", "running", "kv", "ttft", "gpu", "preempted") if n not in first]
-    for places, names in ((frame.columns(2), () if engines else first), (frame.columns(3) * 2, [*(first if engines else ()), *rest])):
-        for place, name in zip(places, names, strict=False):
-            with place:
-                of, colour, options = PICTURES[name]
-                charts.timeline(t(f"diagnose.title_{name}"), charts.both(of, b, a, colour), x_end=end, height=height(), key=f"after_{name}", **options)
-
-
-def figures(advice: desk.Advice) -> dict[str, tuple[str, int]]:
-    """The five figures that tell what a change did, the promised one first: unit, and whether more (+1) or less (-1) is better."""
-    known = {"qps": ("req/s", 1), "ttft_p99": ("s", -1), "itl_p99": ("s", -1), "preemptions": ("", -1), "kv_max": ("%", 0)}
-    name = promised(advice)
-    return dict(list(({name: (unit(name), known.get(name, ("", -1))[1] or -1)} | known).items())[:5])
-
-
-def by_engine(run: Run) -> list[float]:
-    """Mean queue of each engine."""
-    ticks, spent = run.ticks, run.ticks.waiting * run.ticks.duration
-    return [float(spent[ticks.replica == r].sum()) / max(run.duration_s, 1e-9) for r in range(run.scenario.data_parallel_size)]
-
-
-def draw_engines(title: str, run: Run, key: str, most: float | None = None) -> None:
-    means = by_engine(run)
-    charts.bars(
-        title, [str(r) for r in range(len(means))], [charts.Part("", "idle" if key == "before" else "waiting", means)],
-        y_end=most, height=height(), key=f"engines_{key}",
-    )
-
-
-def height() -> int:
-    """Of a picture, px: two rows of them on a screen of 1280x720."""
-    return 205 if frame.projector() else 175
-
-
-def total(run: Run, of: Callable[[Run], tuple[Any, Any]], mean: bool = False) -> tuple[Any, Any]:
-    """A gauge over all engines of a run: their sum, or mean. Of one engine it is the series itself."""
-    x, y = of(run)
-    replicas = run.scenario.data_parallel_size
-    if replicas == 1:
-        return x, y
-    grid = np.linspace(0.0, run.duration_s, 240)
-    summed = np.zeros(len(grid))
-    for r in range(replicas):
-        mine = run.ticks.replica == r
-        at, value, end = run.ticks.start[mine], np.asarray(y)[mine], (run.ticks.start + run.ticks.duration)[mine]
-        place = np.searchsorted(at, grid, side="right") - 1
-        busy = (place >= 0) & (grid <= end[np.maximum(place, 0)]) if len(at) else np.zeros(len(grid), bool)
-        summed[busy] += value[place[busy]]
-    return grid, summed / replicas if mean else summed
-
-
-PICTURES: dict[str, tuple[Callable[[Run], tuple[Any, Any]], str, dict[str, Any]]] = {
-    "waiting": (lambda r: total(r, series.waiting), "waiting", {}),
-    "running": (lambda r: total(r, series.running), "decode", {}),
-    "kv": (lambda r: total(r, series.kv, mean=True), "kv", {"percent": True}),
-    "ttft": (series.latency, "prefill", {}),
-    "ttft_p50": (lambda r: series.latency(r, share=0.5), "prefill", {}),
-    "tpot": (lambda r: series.latency(r, "tpot"), "decode", {}),
-    "gpu": (series.utilisation, "ink", {"percent": True}),
-    "preempted": (series.preemptions, "preempted", {}),
-}
-"""Pictures of a run: its line, the colour, options. Titles: diagnose.title_<name>."""
+    """Figures and pictures of B, with A's: those first by which this diagnosis is decided."""
+    frame.tiles([(n, getattr(b.summary(), n), getattr(a.summary(), n), *kind) for n, kind in incidents.figures(advice).items()], was=True)
+    several = b.scenario.data_parallel_size > 1 and advice.code == "DP_IMBALANCE"
+    dashboard.before_after(b, a, incidents.DECIDE.get(advice.code, ("waiting", "kv")), engines=several)
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------
 
+ORDER = [*(incident.key for incident in incidents.INCIDENTS), END]
+
 
 def cases() -> None:
-    known = {i.key: i for i in incidents.INCIDENTS}
-    order = list(known)
+    """One patient: the monitor and what could be wrong, then what to do about it, then what came of it."""
     if s.extra["case"] == END:
         farewell()
         return
-    if s.extra["case"] not in known:
-        s.extra["case"] = order[0]
-    incident = known[str(s.extra["case"])]
-    number = max(1, min(9999, int(s.extra["n"])))
+    if s.extra["case"] not in ORDER:
+        s.extra["case"] = ORDER[0]
+    incident = incidents.INCIDENTS[ORDER.index(str(s.extra["case"]))]
+    number = max(1, min(incidents.INSTANCES, int(s.extra["n"])))
     scenario = incidents.instance(incident, number)
     run = state.run(scenario)
     advice = incidents.verdict(run)
-    cause, action = str(s.extra["cause"]), str(s.extra["act"])
-    cause = cause if cause in (*incident.causes, SHOWN_TO) else ""
-    action = action if cause and action in incident.actions else ""
+    best = incidents.RIGHT[advice.code]
+    cause = str(s.extra["cause"]) if s.extra["cause"] in (*incident.causes, SHOWN_TO) else ""
+    action = str(s.extra["act"]) if cause and s.extra["act"] in incident.actions else ""
     with st.container(horizontal=True, vertical_alignment="center", key="case_row"):
         st.session_state["w_case"] = incident.key
         st.selectbox(
-            t("diagnose.case_label"),
-            order,
-            format_func=lambda k: f"{t('diagnose.case_label')} {order.index(k) + 1} / {len(order)}",
-            key="w_case",
-            label_visibility="collapsed",
-            width=200,
-            filter_mode=None,
+            t("diagnose.case_label"), ORDER[:-1], format_func=lambda k: f"{t('diagnose.case_label')} {ORDER.index(k) + 1} / {len(ORDER) - 1}",
+            key="w_case", label_visibility="collapsed", width=200, filter_mode=None,
             on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **UNANSWERED),
         )
         if action:
-            onwards(incident, incidents.RIGHT[advice.code] if action != incidents.RIGHT[advice.code] else "")
+            onwards(incident, "" if action == best else best)
         st.button(
-            t("diagnose.another"),
-            icon=":material/casino:",
-            key="another",
-            type="tertiary" if action else "secondary",
-            on_click=state.change,
-            kwargs={"n": number + 1, **UNANSWERED},
+            t("diagnose.another"), icon=":material/casino:", key="another", type="tertiary" if action else "secondary",
+            on_click=state.change, kwargs={"n": number % incidents.INSTANCES + 1, **UNANSWERED},
         )
         if cause:
             st.button(t("diagnose.start_over"), type="tertiary", key="over", on_click=state.change, kwargs=UNANSWERED)
     if action:
-        after = outcome(scenario, run, advice, action)
-        before_after(after, run, advice)
+        before_after(treated(run, advice, action), run, advice)
         history(incident)
         return
-    known_facts(incident, scenario, run)
+    known_facts(run)
     left, right = st.columns([2, 1], gap="medium")
     with left:
-        dashboard(run)
+        dashboard.monitor(run)
     with right:
         if not cause:
             frame.question(t("diagnose.cause_question"))
@@ -428,8 +287,8 @@ def cases() -> None:
             st.markdown(t("diagnose.truth", cause=f"**{named(advice.code)}**"))
         frame.question(t("diagnose.action_question"))
         for name in incident.actions:
-            answer(f"act_{name}", capital(t(f"diagnose.act.{name}")), act=name)
-        reveal(act=incidents.RIGHT[advice.code])
+            answer(f"act_{name}", incidents.action_name(name), act=name)
+        reveal(act=best)
 
 
 def answer(key: str, words: str, **chosen: str) -> None:
@@ -441,89 +300,64 @@ def reveal(**answer: str) -> None:
     st.button(t("lesson.reveal"), key="reveal", shortcut="PageDown", type="tertiary", on_click=state.change, kwargs=answer)
 
 
-def known_facts(incident: incidents.Incident, scenario: Scenario, run: Run) -> None:
+def known_facts(run: Run) -> None:
     """What whoever is on call knows without a dashboard."""
-    facts = [
-        t(
-            "diagnose.settings_known",
-            seqs=f"{scenario.max_num_seqs:,}",
-            tokens=f"{scenario.max_num_batched_tokens:,}",
-            replicas=scenario.data_parallel_size,
-            gpu=scenario.gpu,
-        )
-    ]
-    summary = run.summary()
+    scenario, summary = run.scenario, run.summary()
+    facts = [t("diagnose.settings_known", seqs=f"{scenario.max_num_seqs:,}", tokens=f"{scenario.max_num_batched_tokens:,}",
+               replicas=scenario.data_parallel_size, gpu=scenario.gpu)]
     if summary.refused:
         facts.append(t("diagnose.refused_known", n=summary.refused, total=len(run.requests.prompt)))
     if scenario.arrival == "closed":
         facts.append(t("diagnose.client_known"))
     if scenario.host == "v0":
         facts.append(t("diagnose.host_known"))
+    if scenario.preemption_mode == "swap":
+        facts.append(t("diagnose.swap_known", pcie=scenario.pcie_gb_s))
     facts.append(t("diagnose.itl_known", itl=seconds(summary.itl_p99)))
     st.caption(text.joined(facts))
 
 
-def dashboard(run: Run) -> None:
-    """Small pictures in two rows, as a monitor shows them: no title gives the disease away."""
-    end, replicas, cap = run.duration_s, run.scenario.data_parallel_size, run.scenario.max_num_seqs
-    lines = [
-        charts.Line(*total(run, series.running), "decode", t("diagnose.running")),
-        charts.Line(*total(run, series.waiting), "waiting", t("diagnose.waiting")),
-    ]
-    if replicas == 1 and cap < 2.5 * max(1, run.summary().running_max):
-        lines.append(charts.Line((0.0, end), (cap, cap), "soft", f"max_num_seqs {cap:,}", dotted=True))
-    upper = [
-        partial(charts.timeline, t("diagnose.requests"), lines),
-        partial(charts.timeline, t("diagnose.title_kv"), [charts.Line(*total(run, series.kv, mean=True), "kv", fill=True)], percent=True),
-    ]
-    lower = [
-        partial(charts.timeline, t("diagnose.title_ttft"), [charts.Line(*series.latency(run), "prefill")]),
-        partial(charts.timeline, t("diagnose.title_gpu"), [charts.Line(*series.utilisation(run), "ink")], percent=True),
-        partial(charts.timeline, t("diagnose.title_preempted"), [charts.Line(*series.preemptions(run), "preempted", steps=True)],
-                y_end=None if run.summary().preemptions else 10.0),
-    ]
-    if replicas > 1:
-        upper.append(lambda x_end, height: draw_engines(t("diagnose.per_engine"), run, "now"))
-    places = [*st.columns([4, 3, 3] if replicas > 1 else [3, 2], gap="small"), *st.columns(3, gap="small")]
-    for place, picture in zip(places, upper + lower, strict=True):
-        with place:
-            picture(x_end=end, height=height())
-
-
-def outcome(scenario: Scenario, run: Run, advice: desk.Advice, action: str) -> Run:
-    """What it was, what the chosen action did and at what price. Returns the run after it."""
-    best, change = incidents.RIGHT[advice.code], incidents.act(action, scenario, advice)
-    after = state.attempt(scenario.but(**change))
+def treated(run: Run, advice: desk.Advice, action: str) -> Run:
+    """The run after an action, told of: what was wrong, what was done, what it did and at what price."""
+    change = incidents.act(action, run.scenario, advice)
+    after = tried(run, change)
     if isinstance(after, SimError):
         st.warning(state.message(after))
         after = run
-    what = narration.settings(scenario.but(**change), scenario) if change else ""
-    said = [f"**{t('diagnose.applied', what=what) if what else t('diagnose.applied_nothing')}**", effect(run, after, advice), price(run, after, advice)]
-    if after is not run:
-        now = incidents.verdict(after).code
-        said.append(t("diagnose.now_same") if now == advice.code else t("diagnose.now", cause=named(now)))
-    advised = run if action == best else state.attempt(scenario.but(**incidents.act(best, scenario, advice)))
-    if isinstance(advised, Run) and advised is not run:
-        said.append(t("diagnose.advised_gives", figure=promise(advised, advice)))
+    advised = tried(run, incidents.act(incidents.RIGHT[advice.code], run.scenario, advice))
+    done = t("diagnose.applied", what=narration.settings(run.scenario.but(**change), run.scenario)) if change else t(f"diagnose.unchanged.{action}")
+    came_of_it = incidents.outcome(run, after, advised if isinstance(advised, Run) else run, advice, action)
     with st.container(key="told"):
-        st.markdown(t("diagnose.was", name=named(advice.code), why=say(advice.why_key, advice)) + "  \n" + text.joined(said))
+        st.markdown(f"{t('diagnose.was', name=named(advice.code), why=say(advice.why_key, advice))}  \n{text.joined([done, came_of_it])}")
     return after
+
+
+def tried(run: Run, change: dict[str, object]) -> Run | SimError:
+    """A run again with other settings; the same one where there are none."""
+    return state.attempt(run.scenario.but(**change)) if change else run
 
 
 def onwards(incident: incidents.Incident, better: str) -> None:
     """To the next patient, or the end; where there was a better action, to that."""
-    order = [*(i.key for i in incidents.INCIDENTS), END]
+    following = ORDER[ORDER.index(incident.key) + 1]
 
     def follow() -> None:
-        state.change(case=order[order.index(incident.key) + 1], n=1, **UNANSWERED)
+        state.change(case=following, n=1, **UNANSWERED)
         st.session_state["to_top"] = True
 
     if better:
         st.button(t("diagnose.try_right"), type="primary", key="right", on_click=state.change, kwargs={"act": better})
     st.button(
-        t("diagnose.next_case" if incident.key != order[-2] else "diagnose.to_end"), type="secondary" if better else "primary",
+        t("diagnose.to_end" if following == END else "diagnose.next_case"), type="secondary" if better else "primary",
         key="next", shortcut="PageDown", on_click=follow,
     )
+
+
+def history(incident: incidents.Incident) -> None:
+    """The story behind the incident, and where it can be read."""
+    source = t("diagnose.source_case", case=incident.case, source=incident.source) if incident.case else t("diagnose.source_lesson")
+    with st.container(border=True):
+        st.markdown(f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]")
 
 
 def farewell() -> None:
@@ -532,7 +366,7 @@ def farewell() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button(t("lesson.next_page"), type="primary", key="next", shortcut="PageDown"):
             st.switch_page(frame.PAGES["playground"])
-        st.button(t("diagnose.begin_anew"), key="anew", on_click=state.change, kwargs={"case": incidents.INCIDENTS[0].key, "n": 1, **UNANSWERED})
+        st.button(t("diagnose.begin_anew"), key="anew", on_click=state.change, kwargs={"case": ORDER[0], "n": 1, **UNANSWERED})
         card_button()
     seen = "".join(
         f"<li>{html.escape(named(i.code))} <small>→ {html.escape(t(f'diagnose.act.{incidents.RIGHT[i.code]}'))}</small></li>"
@@ -543,58 +377,6 @@ def farewell() -> None:
             st.html(words)
 
 
-def history(incident: incidents.Incident) -> None:
-    """The story behind the incident, and where it can be read."""
-    source = (
-        t("diagnose.source_case", case=incident.case, source=incident.source)
-        if incident.case
-        else t("diagnose.source_lesson")
-    )
-    with st.container(border=True):
-        st.markdown(
-            f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]"
-        )
-
-
-def promised(advice: desk.Advice) -> str:
-    """The field of a Summary that the advice is about."""
-    return advice.promise.lstrip("+") or "qps"
-
-
-def unit(name: str) -> str:
-    """Of a figure, as `ui.text.value` takes it."""
-    return "s" if name.partition("_")[0] in SECONDS else "%" if name.startswith("kv") else "req/s" if name == "qps" else ""
-
-
-def promise(run: Run, advice: desk.Advice) -> str:
-    """What that figure is in a run, in words."""
-    return text.value(getattr(run.summary(), promised(advice)), unit(promised(advice)))
-
-
-def effect(before: Run, after: Run, advice: desk.Advice) -> str:
-    """Whether the figure that the advice is about moved the right way."""
-    name = promised(advice)
-    a, b = (getattr(r.summary(), name) for r in (before, after))
-    words = {"name": narration.figure(name), "before": promise(before, advice), "after": promise(after, advice)}
-    if a != a or b != b or abs(a - b) <= 0.01 * max(abs(a), abs(b)):
-        return t("diagnose.same", **words)
-    better = (b > a) == advice.promise.startswith("+")
-    return t("diagnose.helped" if better else "diagnose.hurt", **words)
-
-
-def price(before: Run, after: Run, advice: desk.Advice) -> str:
-    """What became worse of the figures shown, and how many GPUs it takes; "" if nothing did."""
-    worse = []
-    for name, (_, sense) in figures(advice).items():
-        a, b = (getattr(r.summary(), name) for r in (before, after))
-        was, now = text.value(a, unit(name)), text.value(b, unit(name))
-        if name != promised(advice) and (b - a) * sense < -0.005 * abs(a) and was != now:
-            worse.append(f"{narration.figure(name).strip()} {was} → {now}")
-    if after.scenario.data_parallel_size > before.scenario.data_parallel_size:
-        worse.append(t("diagnose.more_gpus", n=after.scenario.data_parallel_size / before.scenario.data_parallel_size))
-    return t("diagnose.price", what=t("narration.comma").join(worse)) if worse else ""
-
-
 # --- checklist and card -----------------------------------------------------------------------------------------------
 
 
@@ -602,11 +384,7 @@ def checklist() -> None:
     st.markdown(t("diagnose.check_intro"))
     with st.container(horizontal=True):
         st.download_button(
-            t("diagnose.grafana"),
-            lambda: json.dumps(export.grafana(), indent=1),
-            "vllm-scheduler.json",
-            "application/json",
-            key="grafana",
+            t("diagnose.grafana"), lambda: json.dumps(export.grafana(), indent=1), "vllm-scheduler.json", "application/json", key="grafana",
         )
         st.download_button(t("diagnose.rules"), export.alert_rules, "vllm-alerts.yaml", "text/yaml", key="rules")
     st.caption(t("diagnose.dashboard_note"))

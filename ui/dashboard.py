@@ -1,11 +1,15 @@
-"""The six pictures of a run beside its baseline, as the playground shows them."""
+"""Pictures of a run and its baseline side by side: the playground's six, and the monitor of page 7 before and after a change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import streamlit as st
 
 from sim.results import Run
-from ui import charts, series
+from ui import charts, frame, series
 from ui.text import t
 
 HEIGHT = 172  # px of a picture: the first four stand on a 720 px screen below what changed
@@ -62,3 +66,97 @@ def pictures(key: tuple[str, ...], _b: Run, _a: Run, kind: str, what: str, error
              charts.Part(t("playground.split_prefill"), "prefill", [p[1] for p in parts])],
             height=HEIGHT, alt=t("playground.split_alt", queue=parts[-1][0], prefill=parts[-1][1]),
         )
+
+
+# --- of several engines ------------------------------------------------------------------------------------------------
+
+
+def over_engines(run: Run, of: Callable[[Run], tuple[Any, Any]], mean: bool = False) -> tuple[Any, Any]:
+    """A gauge over all engines of a run: their sum, or mean. Of one engine it is the series itself."""
+    x, y = of(run)
+    replicas = run.scenario.data_parallel_size
+    if replicas == 1:
+        return x, y
+    grid = np.linspace(0.0, run.duration_s, 240)
+    summed = np.zeros(len(grid))
+    for r in range(replicas):
+        mine = run.ticks.replica == r
+        at, value, end = run.ticks.start[mine], np.asarray(y)[mine], (run.ticks.start + run.ticks.duration)[mine]
+        place = np.searchsorted(at, grid, side="right") - 1
+        busy = (place >= 0) & (grid <= end[np.maximum(place, 0)]) if len(at) else np.zeros(len(grid), bool)
+        summed[busy] += value[place[busy]]
+    return grid, summed / replicas if mean else summed
+
+
+def _queues(run: Run) -> list[float]:
+    """Mean queue of each engine."""
+    ticks, spent = run.ticks, run.ticks.waiting * run.ticks.duration
+    return [float(spent[ticks.replica == r].sum()) / max(run.duration_s, 1e-9) for r in range(run.scenario.data_parallel_size)]
+
+
+def _engines(key: str, run: Run, colour: str, most: float | None = None) -> None:
+    means = _queues(run)
+    charts.bars(t(f"diagnose.{key}"), [str(r) for r in range(len(means))], [charts.Part("", colour, means)], y_end=most, height=_height(), key=key)
+
+
+# --- as page 7 shows them ----------------------------------------------------------------------------------------------
+
+PICTURES: dict[str, tuple[Callable[[Run], tuple[Any, Any]], str, str]] = {
+    "waiting": (lambda r: over_engines(r, series.waiting), "waiting", "count"),
+    "running": (lambda r: over_engines(r, series.running), "decode", "count"),
+    "kv": (lambda r: over_engines(r, series.kv, mean=True), "kv", "%"),
+    "ttft": (series.latency, "prefill", "s"),
+    "ttft_p50": (lambda r: series.latency(r, share=0.5), "prefill", "s"),
+    "tpot": (lambda r: series.latency(r, "tpot"), "decode", "s"),
+    "gpu": (series.utilisation, "ink", "%"),
+    "preempted": (series.preemptions, "preempted", "count"),
+}
+"""Pictures of a run: its line, the colour, what is measured. Titles: diagnose.title_<name>."""
+
+
+def monitor(run: Run) -> None:
+    """Small pictures in two rows, as a monitor shows them: no title gives the disease away."""
+    end, several, cap = run.duration_s, run.scenario.data_parallel_size > 1, run.scenario.max_num_seqs
+    requests = [charts.Line(*PICTURES[name][0](run), PICTURES[name][1], t(f"diagnose.{name}")) for name in ("running", "waiting")]
+    if not several and cap < 2.5 * max(1, run.summary().running_max):
+        requests.append(charts.Line((0.0, end), (cap, cap), "soft", f"max_num_seqs {cap:,}", dotted=True))
+    upper = st.columns([4, 3, 3] if several else [3, 2], gap="small")
+    with upper[0]:
+        charts.timeline(t("diagnose.requests"), requests, x_end=end, height=_height())
+    if several:
+        with upper[2]:
+            _engines("per_engine", run, "waiting")
+    for place, name in zip([upper[1], *st.columns(3, gap="small")], ("kv", "ttft", "gpu", "preempted"), strict=True):
+        with place:
+            _picture(name, run, run, end)
+
+
+def before_after(b: Run, a: Run, decisive: tuple[str, str], engines: bool) -> None:
+    """B, and A dotted: first the two pictures by which it is decided; what each engine holds comes before them."""
+    end, below = max(b.duration_s, a.duration_s), [n for n in ("waiting", "running", "kv", "ttft", "gpu") if n not in decisive]
+    first = st.columns(2, gap="medium")
+    if engines:
+        most, below = 1.1 * max(*_queues(a), *_queues(b), 1.0), [*decisive, *below]
+        for place, key, run, colour in zip(first, ("engines_before", "engines_after"), (a, b), ("idle", "waiting"), strict=True):
+            with place:
+                _engines(key, run, colour, most)
+    across = 4 if len(below) == 4 else 3
+    for place, name in zip([*(() if engines else first), *st.columns(across, gap="medium") * 2], [*(() if engines else decisive), *below], strict=False):
+        with place:
+            _picture(name, b, a, end)
+
+
+def _picture(name: str, b: Run, a: Run, end: float) -> None:
+    """One of PICTURES, of B and, where it is another run, of A."""
+    of, colour, what = PICTURES[name]
+    lines = charts.both(of, b, a, colour, fill=name == "kv", steps=name == "preempted")
+    few = what == "count" and max((float(np.max(line.y)) for line in lines if len(line.y)), default=0.0) < 4
+    charts.timeline(
+        t(f"diagnose.title_{name}"), lines, x_end=end, y_end=4.0 if few else None, percent=what == "%", height=_height(),
+        key=f"picture_{name}",
+    )
+
+
+def _height() -> int:
+    """Of a picture, px: two rows of them on a screen of 1280x720."""
+    return 205 if frame.projector() else 175

@@ -1,4 +1,7 @@
-"""Incidents: dashboards without names. Each is a scenario whose disease `sim.advice` names and whose story was real."""
+"""Incidents: dashboards without names. Each is a scenario whose disease `sim.advice` names and whose story was real.
+
+What an action does to it is one more run, and `outcome` says in the figures of both what came of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Any
 from sim.advice import Advice, Figures, advise, changes
 from sim.results import Run
 from sim.scenario import Scenario
+from sim.sentences import Blanks
+from ui.text import figure, joined, t, value
 
 _BASE = Scenario(duration_s=20.0, max_model_len=32_000, max_num_batched_tokens=8192, max_num_seqs=256)
 
@@ -52,7 +57,7 @@ INCIDENTS: tuple[Incident, ...] = (
     _case("swap", "PAST_SWEET_SPOT", "OVERLOADED PAST_SWEET_SPOT PREFILL_BOUND HOST_BOUND",
           "seats_down seats_up host budget_up", "C1", "vllm-project/vllm#546",
           request_rate=20.0, prompt_tokens=200, output_tokens=800, max_num_seqs=512, num_gpu_blocks_override=3000,
-          preemption_mode="swap", host="v0"),
+          preemption_mode="swap", pcie_gb_s=6.0),
     _case("long", "LONG_PROMPTS", "BUDGET_SMALL KV_FULL_WITH_QUEUE LONG_PROMPTS CLIENT_LIMITED",
           "seats_up threshold more_kv seats_down", "E1", "vllm-project/vllm#10235",
           request_rate=14.0, lengths="mixture", prompt_tokens=150, output_tokens=100, long_prompt_tokens=16_000,
@@ -66,8 +71,8 @@ INCIDENTS: tuple[Incident, ...] = (
           arrival="closed", num_clients=100, prompt_tokens=300, output_tokens=200, think_time_s=0.5),
     _case("ranks", "DP_IMBALANCE", "KV_FULL_WITH_QUEUE BUDGET_SMALL DP_IMBALANCE OVERLOADED",
           "seats_up router budget_up seats_down", "J7", "vllm-project/vllm#48808",
-          request_rate=40.0, data_parallel_size=8, router="round_robin", lengths="mixture", long_share=0.015,
-          prompt_tokens=200, long_prompt_tokens=30_000, num_gpu_blocks_override=2050, output_tokens=300),
+          request_rate=110.0, data_parallel_size=8, router="round_robin", lengths="mixture", long_share=0.02,
+          prompt_tokens=200, long_prompt_tokens=16_000, num_gpu_blocks_override=3000, output_tokens=200),
     _case("host", "HOST_BOUND", "CLIENT_LIMITED HOST_BOUND BUDGET_SMALL PREFILL_BOUND",
           "seats_up budget_up host nothing", "J3", "vllm-project/vllm#580",
           request_rate=10.0, model="Llama-3.2-3B", host="v0", prompt_tokens=200, output_tokens=100),
@@ -80,13 +85,15 @@ INCIDENTS: tuple[Incident, ...] = (
           max_model_len=8192, output_tokens=100),
     _case("stutter", "BUDGET_LARGE", "PAST_SWEET_SPOT BUDGET_LARGE HOST_BOUND OVERLOADED",
           "seats_down budget_down budget_up more_kv", "D1", "vllm-project/vllm#7604",
-          request_rate=4.0, prompt_tokens=5000, output_tokens=300, prompt_cv=0.5, max_num_batched_tokens=16_384,
+          request_rate=2.5, prompt_tokens=5000, output_tokens=300, prompt_cv=0.5, max_num_batched_tokens=16_384,
           max_num_seqs=128),
     _case("fine", "HEALTHY", "HEALTHY IDLE BUDGET_SMALL KV_NEAR_FULL",
           "seats_up more_kv nothing replicas", "", "",
           request_rate=10.0, prompt_tokens=300, output_tokens=200),
 )
-"""In the order in which they are met. A new number gives a new instance of the same disease."""
+"""In the order in which they are met."""
+INSTANCES = 5
+"""Of each: other requests, the same disease."""
 
 RIGHT = {
     "BUDGET_SMALL": "seats_up", "KV_FULL_WITH_QUEUE": "more_kv", "KV_FULL": "more_kv", "KV_NEAR_FULL": "more_kv",
@@ -99,7 +106,7 @@ RIGHT = {
 
 DECIDE = {
     "BUDGET_SMALL": ("waiting", "running"), "KV_FULL_WITH_QUEUE": ("waiting", "kv"), "KV_FULL": ("kv", "waiting"),
-    "KV_NEAR_FULL": ("kv", "waiting"), "PAST_SWEET_SPOT": ("preempted", "waiting"), "LONG_PROMPTS": ("ttft_p50", "waiting"),
+    "KV_NEAR_FULL": ("kv", "waiting"), "PAST_SWEET_SPOT": ("preempted", "tpot"), "LONG_PROMPTS": ("ttft_p50", "waiting"),
     "PREFILL_BOUND": ("ttft", "waiting"), "CLIENT_LIMITED": ("running", "gpu"), "DP_IMBALANCE": ("waiting", "ttft"),
     "HOST_BOUND": ("tpot", "gpu"), "OVERLOADED": ("waiting", "ttft"), "BUDGET_LARGE": ("tpot", "ttft"),
 }
@@ -107,7 +114,7 @@ DECIDE = {
 
 
 def instance(incident: Incident, number: int) -> Scenario:
-    """The scenario of this number: other requests, a slightly other rate, the same disease."""
+    """The scenario of a number in 1..INSTANCES: other requests, a slightly other rate, the same disease."""
     drawn = random.Random(f"{incident.key}.{number}")
     fields: dict[str, Any] = {"seed": drawn.randrange(1, 10**6)}
     if incident.scenario.arrival == "poisson":
@@ -125,10 +132,10 @@ def act(action: str, scenario: Scenario, advice: Advice) -> dict[str, Any]:
     if RIGHT.get(advice.code) == action:
         return changes(advice, scenario)
     s, blocks, budget = scenario, scenario.num_gpu_blocks_override, scenario.max_num_batched_tokens
-    return {
+    wanted = {
         "seats_up": {"max_num_seqs": min(4096, 2 * s.max_num_seqs), "max_num_batched_tokens": max(budget, 2 * s.max_num_seqs)},
         "seats_down": {"max_num_seqs": max(1, s.max_num_seqs // 2)},
-        "more_kv": {"num_gpu_blocks_override": 2 * blocks} if blocks else {"kv_cache_dtype": "fp8"},
+        "more_kv": {"num_gpu_blocks_override": 2 * blocks} if blocks else {"gpu_memory_utilization": 0.95},
         "budget_up": {"max_num_batched_tokens": 2 * budget},
         "budget_down": {"max_num_batched_tokens": max(s.max_num_seqs, budget // 4)},
         "replicas": {"data_parallel_size": 2 * s.data_parallel_size},
@@ -139,7 +146,90 @@ def act(action: str, scenario: Scenario, advice: Advice) -> dict[str, Any]:
         "length": {"max_model_len": 2 * s.max_model_len},
         "nothing": {},
     }[action]
+    return {k: v for k, v in wanted.items() if getattr(s, k) != v}
 
+
+# --- what an action did, in words --------------------------------------------------------------------------------------
+
+FIGURES = {
+    "qps": ("req/s", 1), "ttft_p99": ("s", -1), "itl_p99": ("s", -1), "preemptions": ("", -1), "kv_max": ("%", 0), "refused": ("", -1),
+}
+"""What is shown of a run: unit, and whether more (+1) or less (-1) of it is better."""
+SLIGHT = 0.01
+"""A share by which a figure moves without being called better or worse."""
+
+
+def named(code: str) -> str:
+    """A diagnosis in words."""
+    return _capital(t(f"advice.name_{code.lower()}"))
+
+
+def say(key: str, advice: Advice) -> str:
+    """A sentence of an Advice in the visitor's language; what is unknown is a question mark."""
+    return _capital(t(f"advice.{key}").format_map(Blanks(advice.params)))
+
+
+def action_name(action: str) -> str:
+    """What a button says."""
+    return _capital(t(f"diagnose.act.{action}"))
+
+
+def _capital(words: str) -> str:
+    """A sentence's beginning; names of settings stay as vLLM writes them."""
+    return words if words.startswith(("max_num", "--")) else words[:1].upper() + words[1:]
+
+
+def figures(advice: Advice) -> dict[str, tuple[str, int]]:
+    """The five of FIGURES that tell what a change did; first the one that the advice promises to mend."""
+    name = advice.promise.lstrip("+") or "qps"
+    unit, sense = FIGURES.get(name, ("s", -1))
+    promised = {name: (unit, sense or -1)}
+    return dict([*(promised | FIGURES | promised).items()][:5])
+
+
+def outcome(before: Run, after: Run, advised: Run, advice: Advice, action: str) -> str:
+    """Whether what was wrong got better, at what price, what is wrong now, and what the advised action would have given."""
+    (name, (unit, sense)), *others = figures(advice).items()
+    gain, best = (_gain(before, run, name, sense) for run in (after, advised))
+    effect = "same" if not gain else "worse" if gain < 0 else "little" if gain < best / 3 else "better"
+    moved, comma = [_moved(before, after, name, unit)], t("narration.comma")
+    price = [_moved(before, after, other, u) for other, (u, better) in others if _gain(before, after, other, better) < 0]
+    if effect == "worse":
+        moved, price = [*moved, *price], []
+    said = [t(f"diagnose.effect_{effect}", moved=comma.join(moved), name=figure(name)[0], figure=_shown(after, name, unit))]
+    if name == "refused" and price:  # not a price: those who were sent away have latencies now
+        said.append(t("diagnose.counted", what=comma.join(price)))
+        price = []
+    if (times := after.scenario.data_parallel_size / before.scenario.data_parallel_size) > 1:
+        price.append(t("diagnose.more_gpus", n=times))
+    if price:
+        said.append(t("diagnose.price", what=comma.join(price)))
+    if after is not before:
+        now = verdict(after)
+        same = "healthy" if now.healthy else "milder" if gain > 0 and action == RIGHT[advice.code] else "same"
+        said.append(t(f"diagnose.now_{same}") if now.code == advice.code else t("diagnose.now", cause=named(now.code)))
+    if action != RIGHT[advice.code] and best:
+        said.append(t("diagnose.advised_gives_here" if times > 1 else "diagnose.advised_gives", figure=_shown(advised, name, unit)))
+    return joined(said)
+
+
+def _gain(before: Run, after: Run, name: str, sense: int) -> float:
+    """The share by which a figure got better; less than 0: worse; 0: too little to speak of."""
+    a, b = (getattr(run.summary(), name) for run in (before, after))
+    share = sense * (b - a) / max(abs(a), abs(b), 1e-9)
+    return share if abs(share) > SLIGHT else 0.0
+
+
+def _shown(run: Run, name: str, unit: str) -> str:
+    return value(getattr(run.summary(), name), unit)
+
+
+def _moved(before: Run, after: Run, name: str, unit: str) -> str:
+    """A figure before and after, by the name that it has in its tile."""
+    return f"{figure(name)[0]} {_shown(before, name, unit)} → {_shown(after, name, unit)}"
+
+
+# --- examples to paste ------------------------------------------------------------------------------------------------
 
 SAMPLE_LOG = (
     "(APIServer pid=1) INFO 04-28 22:54:32 [loggers.py:257] Engine 000: Avg prompt throughput: 812.0 tokens/s, Avg generation "

@@ -71,12 +71,12 @@ def draw_queue(flow: Flow) -> None:
 
 def draw_tokens(flow: Flow) -> None:
     lesson.bench(flow, {"max_num_batched_tokens": BUDGETS},
-                 [(f"{n:,}", {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)])
+                 [(t("two_budgets.tokens_preset", n=f"{n:,}"), {"max_num_batched_tokens": n}) for n in (512, 2048, 16_384)])
     b, a = state.runs(flow.s)
     least = max(flow.s.b.max_num_seqs, 0 if flow.s.b.enable_chunked_prefill else flow.s.b.max_model_len)
     budgets = [n for n in BUDGETS if n >= least] or [flow.s.b.max_num_batched_tokens]
     each = [state.run(flow.s.b.but(max_num_batched_tokens=n)).summary() for n in budgets]
-    words = narration.figures(b, a) | {"b": f"{flow.s.b.max_num_batched_tokens:,}", "a": f"{flow.s.a.max_num_batched_tokens:,}"}
+    words = narration.figures(b, a) | numbers("tokens", flow.s)
     shown = [("A", a)] if not flow.revealed else [("", b)] if a is b else [("A", a), ("B", b)]
     error, why = narration.error(flow.s.b.gpu)
     for place, name, colour in zip(frame.columns(2), ("ttft", "itl"), ("prefill", "decode"), strict=True):
@@ -159,7 +159,8 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene in ("queue", "other"):
         a = state.run(s.a)
         return narration.figures(a, a)
-    return {"long": f"{s.b.long_prompt_tokens:,}"}
+    return {"long": f"{s.b.long_prompt_tokens:,}", "prompt": f"{s.b.prompt_tokens:,}",
+            "a": f"{s.a.max_num_batched_tokens:,}", "b": f"{s.b.max_num_batched_tokens:,}"}
 
 
 with frame.page("budgets"):

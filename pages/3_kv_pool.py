@@ -88,10 +88,10 @@ def draw_pool(flow: Flow) -> None:
         alt=t("kv_pool.alt_memory" if flow.revealed else "kv_pool.alt_memory_a", **words),
     )
     charts.swatches(parts)
-    only = flow.s.b == flow.s.a.but(gpu_memory_utilization=flow.s.b.gpu_memory_utilization) and b.kv >= a.kv
-    what = narration.settings(flow.s.b, flow.s.a)
-    lesson.end(flow, explain=t("kv_pool.pool_explain" if only else "kv_pool.pool_changed", what=what, **words), note=f"{t('kv_pool.pool_log')} `{b.log_line}`",
-               then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
+    only = flow.s.b == flow.s.a.but(gpu_memory_utilization=flow.s.b.gpu_memory_utilization)
+    key = "kv_pool.pool_explain" if only and flow.s.compared else "kv_pool.pool_changed" if flow.s.compared else "lesson.same"
+    lesson.end(flow, explain=t(key, what=narration.settings(flow.s.b, flow.s.a), **words),
+               note=f"{t('kv_pool.pool_log')} `{b.log_line}`", then=(t("kv_pool.pool_then"), {"max_num_batched_tokens": 32_768}))
 
 
 def draw_match(flow: Flow) -> None:
@@ -110,10 +110,10 @@ def draw_match(flow: Flow) -> None:
 
 def draw_signs(flow: Flow) -> None:
     lesson.bench(flow, claims=[
-        (t("kv_pool.signs_empty"), {"num_clients": 350}), (t("kv_pool.signs_full"), {"num_clients": 600}),
+        *((t(f"kv_pool.signs_{name}"), {"num_clients": users, "max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS})
+          for name, users in (("empty", USERS.num_clients), ("full", 600))),
         (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
         (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS}),
-        (t("kv_pool.signs_back"), {"num_clients": USERS.num_clients, "max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS}),
     ])
     b, a = state.runs(flow.s)
     four(flow, b, a)
@@ -161,8 +161,6 @@ def draw_blocks(flow: Flow) -> None:
         st.markdown(f"**{t('kv_pool.blocks_picture', step=moment.index, used=used)}**")
         alt = t("kv_pool.alt_blocks", step=moment.index, used=used, free=p.usable - len(moment.owners))
         st.html(pool.grid(p if flow.revealed else replace(p, freed=frozenset()), k, alt))
-        if flow.revealed:
-            st.caption(t("kv_pool.blocks_key"))
     with right:
         shown = p.moments if flow.revealed else p.moments[: p.at]
         share = [len(m.owners) / p.usable for m in shown]
@@ -172,6 +170,8 @@ def draw_blocks(flow: Flow) -> None:
             events=[(m.index, f"{t('kv_pool.first')}" if i == p.at else "") for i, m in enumerate(shown) if m.preempted],
             marks=[(moment.index, share[k], "")], alt=t("kv_pool.alt_blocks_kv", used=used, step=moment.index),
         )
+        if flow.revealed:
+            st.caption(t("kv_pool.blocks_key"))
     lesson.end(flow, explain=t("kv_pool.blocks_explain", **words), note=t("kv_pool.blocks_why") if flow.untouched else "",
                then=(t("kv_pool.blocks_then"), {"victim": "longest", "k": 0}))
 
@@ -227,7 +227,7 @@ def draw_victim(flow: Flow) -> None:
         ("p99", "e2e_p99", seconds), ("p50", "e2e_p50", seconds), ("n", "preemptions", count), ("again", "recomputed_tokens", count))}
     words["p99change"] = change(found["fewest_remaining"].e2e_p99, found["last_admitted"].e2e_p99)
     lesson.end(flow, explain=t("kv_pool.victim_explain", **words), note=lesson.says(t("kv_pool.victim_honest")),
-               then=(t("kv_pool.victim_then"), {"p": "blocks.reveal"}))
+               then=(t("kv_pool.victim_then"), {"p": "blocks.reveal", "k": 0}))
 
 
 def draw_thrash(flow: Flow) -> None:
@@ -243,11 +243,13 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "blocks":
         return first_victim(s.b)
     if scene == "pool":
-        return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}"}
+        return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}",
+                "more": f"{100 * (s.b.gpu_memory_utilization / s.a.gpu_memory_utilization - 1):.0f}%"}
     a = state.run(s.a)
     whole = (s.a.num_gpu_blocks_override - 1) // PER_REQUEST
     return narration.figures(a, a) | {
-        "seats": count(s.b.max_num_seqs), "whole": count(whole), "users": count(s.b.num_clients), "link": f"{s.b.pcie_gb_s:g}"}
+        "seats": count(s.b.max_num_seqs), "whole": count(whole), "users": count(s.b.num_clients), "link": f"{s.b.pcie_gb_s:g}",
+        "prompt": count(s.b.prompt_tokens)}
 
 
 with frame.page("kv"):

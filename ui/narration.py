@@ -57,7 +57,8 @@ def changed(
     elif a.preemptions and not b.preemptions:
         sentences.append(t("narration.preemption_ended"))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
-        sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps)))
+        sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps), ttft=seconds(scenario_b.slo_ttft_s),
+                           tpot=seconds(scenario_b.slo_tpot_s)))
     return text.joined(sentences)
 
 

@@ -39,15 +39,15 @@ CSS = """<style>
 .dd-table code{font-size:.8rem;overflow-wrap:anywhere;background:none;padding:0;color:inherit}
 .dd-table td:first-child code{font-weight:600}.dd-table small{color:var(--if-soft);overflow-wrap:anywhere}.dd-table .q code{font-size:.78rem}
 .dd-table th:nth-child(1){width:27%}.dd-table th:nth-child(2){width:7.5rem}.dd-table th:nth-child(4){width:30%}
-.dd-seen{margin:0;padding-left:1.6rem}.dd-seen li{font-size:1rem;line-height:1.6}.dd-seen small{color:var(--if-soft)}
-.dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:1.1rem 1.4rem 1rem;break-inside:avoid}
-.dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.45rem 0;line-height:1.5}.dd-card p b{display:block}
+.dd-seen{margin:0;padding-left:1.6rem}.dd-seen li{font-size:.92rem;line-height:1.45}.dd-seen small{color:var(--if-soft)}
+.dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:.8rem 1.2rem;break-inside:avoid}
+.dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.4rem 0;line-height:1.45}.dd-card p b{display:block}
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
 .dd-card small{color:var(--if-soft);line-height:1.5;display:block;margin-top:.8rem}
 @media (max-width:640px){.stColumn:has([class*=st-key-cause_],[class*=st-key-act_]){order:-1}.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
 .dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}.dd-table td[data-h]::before{content:attr(data-h) ": ";color:var(--if-soft)}
 .dd-verdict dl{grid-template-columns:1fr}.dd-verdict dd{margin-bottom:.35rem}}
-[class*=st-key-cause_] button p,[class*=st-key-act_] button p{white-space:normal}
+.st-key-part .if-question{padding-right:4rem}[class*=st-key-cause_] button p,[class*=st-key-act_] button p{white-space:normal}
 @media print{.stSidebar,.stAppHeader,.st-key-part,.st-key-card_tools,.if-question{display:none!important}}
 </style>"""
 
@@ -254,7 +254,7 @@ def cases() -> None:
         st.session_state["w_case"] = incident.key
         st.selectbox(
             t("diagnose.case_label"), ORDER[:-1], format_func=lambda k: f"{t('diagnose.case_label')} {ORDER.index(k) + 1} / {len(ORDER) - 1}",
-            key="w_case", label_visibility="collapsed", width=200, filter_mode=None,
+            key="w_case", label_visibility="collapsed", width=230, filter_mode=None,
             on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **UNANSWERED),
         )
         if action:
@@ -436,8 +436,8 @@ def card() -> None:
             st.html(card_html(language))
 
 
-frame.question(t("diagnose.question"))
 with st.container(key="part"):
+    frame.question(t("diagnose.question"))
     part = controls.extra_choice("part", PARTS, words=lambda p: t(f"diagnose.part.{p}"), title=t("diagnose.question"))
 state.notices()
 {"paste": paste, "incidents": cases, "checklist": checklist, "card": card}.get(part, cases)()

@@ -101,13 +101,29 @@ def _engines(key: str, run: Run, colour: str, most: float | None = None) -> None
 
 # --- as page 7 shows them ----------------------------------------------------------------------------------------------
 
+
+def _ms(line: tuple[Any, Any]) -> tuple[Any, Any]:
+    return line[0], 1e3 * line[1]
+
+
+def pauses(run: Run) -> tuple[Any, Any]:
+    """The longest step, in s, in which somebody decoded: the pause between two tokens; in each window of `series`."""
+    edges = series.windows(run)
+    longest = np.zeros(len(edges))
+    decoding = run.ticks.decode_seqs > 0
+    ends = run.ticks.start[decoding] + run.ticks.duration[decoding]
+    np.maximum.at(longest, np.minimum(np.searchsorted(edges, ends, side="right"), len(edges) - 1), run.ticks.duration[decoding])
+    return (edges[:-1] + edges[1:]) / 2, longest[1:]
+
+
 PICTURES: dict[str, tuple[Callable[[Run], tuple[Any, Any]], str, str]] = {
     "waiting": (lambda r: over_engines(r, series.waiting), "waiting", "count"),
     "running": (lambda r: over_engines(r, series.running), "decode", "count"),
     "kv": (lambda r: over_engines(r, series.kv, mean=True), "kv", "%"),
     "ttft": (series.latency, "prefill", "s"),
     "ttft_p50": (lambda r: series.latency(r, share=0.5), "prefill", "s"),
-    "tpot": (lambda r: series.latency(r, "tpot"), "decode", "s"),
+    "tpot": (lambda r: _ms(series.latency(r, "tpot")), "decode", "ms"),
+    "itl": (lambda r: _ms(pauses(r)), "decode", "ms"),
     "gpu": (series.utilisation, "ink", "%"),
     "preempted": (series.preemptions, "preempted", "count"),
 }
@@ -132,16 +148,15 @@ def monitor(run: Run) -> None:
 
 
 def before_after(b: Run, a: Run, decisive: tuple[str, str], engines: bool) -> None:
-    """B, and A dotted: first the two pictures by which it is decided; what each engine holds comes before them."""
-    end, below = max(b.duration_s, a.duration_s), [n for n in ("waiting", "running", "kv", "ttft", "gpu") if n not in decisive]
-    first = st.columns(2, gap="medium")
+    """B, and A dotted: six pictures, first the two by which it is decided; what each of several engines holds stands before them."""
+    end, names = max(b.duration_s, a.duration_s), list(dict.fromkeys([*decisive, "waiting", "running", "kv", "ttft", "gpu"]))
+    first, rest = st.columns(2, gap="medium"), st.columns(4, gap="small")
     if engines:
-        most, below = 1.1 * max(*_queues(a), *_queues(b), 1.0), [*decisive, *below]
+        most = 1.1 * max(*_queues(a), *_queues(b), 1.0)
         for place, key, run, colour in zip(first, ("engines_before", "engines_after"), (a, b), ("idle", "waiting"), strict=True):
             with place:
                 _engines(key, run, colour, most)
-    across = 4 if len(below) == 4 else 3
-    for place, name in zip([*(() if engines else first), *st.columns(across, gap="medium") * 2], [*(() if engines else decisive), *below], strict=False):
+    for place, name in zip(rest if engines else [*first, *rest], names, strict=False):
         with place:
             _picture(name, b, a, end)
 

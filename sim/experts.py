@@ -112,14 +112,3 @@ def rank_imbalance(model: Model, skew: float, ranks: int, redundant: int = 0) ->
 def rank_distinct(model: Model, skew: float, tokens: float, ranks: int, redundant: int = 0) -> Array:
     """[ranks] expected count of expert copies of one layer that a batch of `tokens` touches on each rank."""
     return np.array([touched(part, tokens).sum() for part in placed(model, skew, ranks, redundant)])
-
-
-def weight_bytes_per_token(model: Model, skew: float, tokens: int, weights: str = "bf16") -> float:
-    """Bytes of expert weights read per token of a batch of `tokens`, all layers: how a larger batch amortises them."""
-    return (
-        distinct_experts(model, skew, tokens)
-        * model.expert_values
-        * model.moe_layers
-        * model.weight_bytes(weights)[1]
-        / tokens
-    )

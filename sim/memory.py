@@ -7,6 +7,7 @@ The smallest rank decides for all; each DP engine has a pool of its own.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -89,7 +90,14 @@ def check_parallel(shape: Model, scenario: Scenario) -> None:
             width=shape.moe_intermediate,
             value=all_ranks(scenario),
         )
-    if scenario.enable_expert_parallel and shape.experts:
+    if ep and not shape.experts:
+        raise SimError(
+            "ep_dense",
+            "Number of experts in the model must be greater than 0 when expert parallelism is enabled.",
+            field="enable_expert_parallel",
+            repair={"enable_expert_parallel": False},
+        )
+    if ep:
         ranks = expert_ranks(scenario)
         slots = shape.experts + scenario.num_redundant_experts
         if slots % ranks:
@@ -162,28 +170,25 @@ def graph_bytes(shape: Model, scenario: Scenario) -> int:
     return int(sizes * GRAPH_BYTES * shape.layers / 32)
 
 
+def _spent(scenario: Scenario) -> tuple[int, int, int, int]:
+    """Bytes that weights, activations, CUDA graphs and the rest take on the fullest rank."""
+    shape = model(scenario.model)
+    several = scenario.tensor_parallel_size > 1 or (shape.experts and scenario.data_parallel_size > 1)
+    other = CONTEXT_BYTES + (COMM_BYTES if several else 0)
+    return rank_weight_bytes(shape, scenario), activation_bytes(shape, scenario), graph_bytes(shape, scenario), other
+
+
+@lru_cache(maxsize=512)
 def plan(scenario: Scenario) -> MemoryPlan:
     """The memory of the fullest rank and the KV pool.
 
     SimError, in vLLM's words and with what would fit, when the engine would not start: the ranks do not divide the
-    model ("tp_heads", "tp_kv_heads", "tp_width", "expert_width", "ep_experts"), the weights do not fit ("weights_too_large"), nothing is
-    left for KV ("no_kv_memory"), or one request of max_model_len does not fit ("model_len_too_large").
+    model ("tp_heads", "tp_kv_heads", "tp_width", "expert_width", "ep_experts") or the model has no experts to spread ("ep_dense"),
+    the weights do not fit ("weights_too_large"), nothing is left for KV ("no_kv_memory"), or one request of max_model_len does not fit ("model_len_too_large").
     """
-    return _plan(scenario)
-
-
-@lru_cache(maxsize=512)
-def _plan(scenario: Scenario) -> MemoryPlan:
-    return _worked_out(scenario)
-
-
-def _worked_out(scenario: Scenario) -> MemoryPlan:
     shape, card = model(scenario.model), gpu(scenario.gpu)
     check_parallel(shape, scenario)
-    weights, activation = rank_weight_bytes(shape, scenario), activation_bytes(shape, scenario)
-    graphs = graph_bytes(shape, scenario)
-    several = scenario.tensor_parallel_size > 1 or (shape.experts and scenario.data_parallel_size > 1)
-    other = CONTEXT_BYTES + (COMM_BYTES if several else 0)
+    weights, activation, graphs, other = _spent(scenario)
     requested = int(card.memory_bytes * scenario.gpu_memory_utilization)
     available = requested - weights - activation - graphs - other
     one = block_bytes(shape, scenario)
@@ -259,38 +264,19 @@ def _worked_out(scenario: Scenario) -> MemoryPlan:
 
 def _smallest_tp(scenario: Scenario) -> int | None:
     """The smallest tensor_parallel_size that starts, if a larger one does."""
-    for tp in (1, 2, 4, 8, 16, 32):
-        if tp > scenario.tensor_parallel_size:
-            try:
-                _worked_out_quietly(scenario.but(tensor_parallel_size=tp))
-            except SimError:
-                continue
-            return tp
-    return None
-
-
-def _worked_out_quietly(scenario: Scenario) -> int:
     shape, card = model(scenario.model), gpu(scenario.gpu)
-    check_parallel(shape, scenario)
-    left = (
-        card.memory_bytes * scenario.gpu_memory_utilization
-        - rank_weight_bytes(shape, scenario)
-        - CONTEXT_BYTES
-        - COMM_BYTES
-    )
-    left -= activation_bytes(shape, scenario) + graph_bytes(shape, scenario)
-    blocks = int(left // block_bytes(shape, scenario))
-    if blocks <= -(-scenario.max_model_len // scenario.block_size):
-        raise SimError("too_small", "does not fit")
-    return blocks
+    for tp in (2, 4, 8, 16, 32):
+        if tp > scenario.tensor_parallel_size:
+            wider = scenario.but(tensor_parallel_size=tp)
+            with suppress(SimError):
+                check_parallel(shape, wider)
+                left = card.memory_bytes * scenario.gpu_memory_utilization - sum(_spent(wider))
+                if left // block_bytes(shape, wider) > -(-scenario.max_model_len // scenario.block_size):
+                    return tp
+    return None
 
 
 def _advice(fit: int | None, scenario: Scenario) -> str:
     if fit:
         return f"tensor_parallel_size {fit} would fit; so may smaller weights (fp8, int4) or a GPU with more memory"
     return "Take smaller weights (fp8, int4), a GPU with more memory, a higher gpu_memory_utilization or a smaller max_model_len"
-
-
-def blocks_for(scenario: Scenario, kv_bytes_per_rank: float) -> int:
-    """Blocks that so many bytes a rank hold."""
-    return int(kv_bytes_per_rank // block_bytes(model(scenario.model), scenario))

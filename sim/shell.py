@@ -62,7 +62,7 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
     base = Scenario()
     if args.preset:
         base = presets.preset(args.preset).scenario
-    elif args.link:
+    elif args.link is not None:
         given = link.parse(args.link)
         if not any(setting.key in given for setting in SETTINGS.values()):
             raise SimError("empty_link", f"{args.link!r} says no setting: give a page's whole address, or what follows its `?`")

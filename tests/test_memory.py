@@ -8,8 +8,8 @@ from sim.scenario import Scenario, SimError
 
 
 def test_kv_heads_stop_dividing_at_one_a_rank():
-    blocks = [memory.blocks_for(Scenario(tensor_parallel_size=tp), 20 * 2**30) for tp in (1, 2, 4, 8, 16)]
-    assert blocks == [10_240, 20_480, 40_960, 81_920, 81_920]
+    cases = [Scenario(tensor_parallel_size=tp) for tp in (1, 2, 4, 8, 16)]
+    assert [20 * 2**30 // memory.block_bytes(model(s.model), s) for s in cases] == [10_240, 20_480, 40_960, 81_920, 81_920]
 
 
 def test_mla_does_not_divide():
@@ -80,3 +80,9 @@ def test_smaller_weights_and_kv_leave_more_blocks():
     pools = [memory.plan(Scenario(**kw)).num_gpu_blocks for kw in ({}, {"weights": "fp8"}, {"weights": "int4"})]
     assert pools == sorted(pools) and pools[0] < pools[2]
     assert memory.plan(Scenario(kv_cache_dtype="fp8")).num_gpu_blocks == pytest.approx(2 * pools[0], abs=2)
+
+
+def test_a_model_without_experts_cannot_spread_them_as_in_vllm():
+    with pytest.raises(SimError, match="Number of experts in the model must be greater than 0") as refused:
+        memory.plan(Scenario(enable_expert_parallel=True))
+    memory.plan(Scenario(enable_expert_parallel=True).but(**refused.value.params["repair"]))

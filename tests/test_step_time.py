@@ -118,7 +118,7 @@ def test_pcie_costs_more_than_nvlink():
 
 def test_batches_amortise_expert_weights():
     shape = model("Qwen3-30B-A3B")
-    per_token = [experts.weight_bytes_per_token(shape, 0.5, n) for n in (1, 8, 64, 512)]
+    per_token = [experts.distinct_experts(shape, 0.5, n) / n for n in (1, 8, 64, 512)]
     assert per_token == sorted(per_token, reverse=True)
     assert experts.distinct_experts(shape, 0.0, 1) == pytest.approx(8)
     assert experts.distinct_experts(shape, 0.0, 4096) == pytest.approx(128)

@@ -22,6 +22,7 @@ import numpy as np
 import streamlit as st
 from plotly.basedatatypes import BaseFigure
 
+from ui import frame
 from ui.text import t
 
 COLOURS = {
@@ -153,7 +154,7 @@ def bars(
 ) -> None:
     """One bar a name, each stacked from the parts; part names stand beside the last bar, `words(value)` inside."""
     factor = 100.0 if percent else 1.0
-    colours = _colours()
+    colours = palette()
     traces: list[dict[str, Any]] = []
     heights = np.zeros(len(names))
     ends: list[tuple[Line, float]] = []
@@ -168,7 +169,7 @@ def bars(
                             "fgcolor": colours["paper"]},
             },
             "text": inside, "textposition": "auto" if len(parts) == 1 else "inside", "insidetextanchor": "middle",
-            "textangle": 0, "textfont": {"size": 12 * _scale(), "color": colours["paper"]}, "constraintext": "inside",
+            "textangle": 0, "textfont": {"size": 12 * frame.scale(), "color": colours["paper"]}, "constraintext": "inside",
             "outsidetextfont": {"color": colours["ink"]}, "cliponaxis": False,
         }
         values32 = values.astype(np.float32)
@@ -199,7 +200,7 @@ def bars(
 
 def swatches(parts: Sequence[Part]) -> None:
     """What the colours of lying bars mean: some of their parts are too thin for a word."""
-    colours = _colours()
+    colours = palette()
     st.html(" ".join(  # a line may break at the blanks
         f"<span style='margin-right:1.1rem;font-size:.875rem;white-space:nowrap'><span style='color:{colours.get(p.colour, p.colour)}'>■</span> "
         f"{html.escape(p.label)}</span>" for p in parts
@@ -249,7 +250,7 @@ def diagonal(title: str, x: Any, y: Any, *, x_title: str, alt: str = "", key: st
     """A cloud of points (x, y) about the line y = x, which is dashed; both axes logarithmic, values above 0."""
     x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
     ends = [float(min(x.min(), y.min())), float(max(x.max(), y.max()))]
-    colours, layout = _colours(), base_layout(title, HEIGHT)
+    colours, layout = palette(), base_layout(title, HEIGHT)
     axis = {"type": "log", "dtick": 1}
     layout["xaxis"] |= axis | {"title": axis_title(x_title)}
     layout["yaxis"] |= axis
@@ -281,16 +282,13 @@ def bucket(x: Any, y: Any, buckets: int = POINTS) -> tuple[Any, Any]:
     return x[chosen], y[chosen]
 
 
-def _colours() -> dict[str, str]:
-    return COLOURS["dark" if st.context.theme.type == "dark" else "light"]
-
-
-def _scale() -> float:
-    return 1.3 if st.session_state.get("projector") else 1.0
+def palette() -> dict[str, str]:
+    """COLOURS of the theme in which the visitor sees the page."""
+    return COLOURS[frame.theme()]
 
 
 def _line(line: Line, x: Any, y: Any, band: bool) -> dict[str, Any]:
-    colour = _colours()[line.colour] if not line.colour.startswith("#") else line.colour
+    colour = palette()[line.colour] if not line.colour.startswith("#") else line.colour
     trace: dict[str, Any] = {
         "type": "scatter", "mode": "lines", "name": line.label, "x": x.astype(np.float32), "y": y.astype(np.float32),
         "line": {"color": colour, "width": 1.6 if line.dotted else 2.2, "dash": "2px,3px" if line.dotted else "solid",
@@ -313,12 +311,12 @@ def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
     outline = [np.concatenate(column).astype(np.float32) for column in zip(*there, strict=True)] or [(), ()]
     return {
         "type": "scatter", "mode": "lines", "x": outline[0], "y": outline[1], "line": {"width": 0}, "hoverinfo": "skip",
-        "fill": "toself", "fillcolor": _faint(_colours().get(line.colour, line.colour), 0.18),
+        "fill": "toself", "fillcolor": _faint(palette().get(line.colour, line.colour), 0.18),
     }
 
 
 def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
-    ink = _colours()["ink"]
+    ink = palette()["ink"]
     met: dict[tuple[float, float], list[str]] = {}  # words of points that lie on each other
     for at_x, at_y, word in zip(x, y, words, strict=True):
         met.setdefault((float(at_x), float(at_y)), []).append(word)
@@ -337,14 +335,14 @@ def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dic
         sides.append(f"{upright} {'left' if left else 'center' if not close else 'right'}")
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
-        "textposition": sides, "textfont": {"size": 13 * _scale(), "color": ink}, "cliponaxis": False,
+        "textposition": sides, "textfont": {"size": 13 * frame.scale(), "color": ink}, "cliponaxis": False,
         "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
     }
 
 
 def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dict[str, Any]:
     """The look that all pictures share: title, axes, margins. `right_words` stand right of the picture, which leaves room for them."""
-    colours, scale = _colours(), _scale()
+    colours, scale = palette(), frame.scale()
     widest = max((_width(w) for w in right_words), default=0)
     axis = {
         "tickfont": {"size": 13 * scale, "color": colours["soft"]}, "gridcolor": colours["grid"], "zeroline": False,
@@ -366,7 +364,7 @@ def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dic
 
 def axis_title(words: str) -> dict[str, Any]:
     """The words beside an axis."""
-    return {"text": words, "font": {"size": 13 * _scale(), "color": _colours()["soft"]}, "standoff": 4}
+    return {"text": words, "font": {"size": 13 * frame.scale(), "color": palette()["soft"]}, "standoff": 4}
 
 
 def _range(low: float, high: float, log: bool) -> list[float]:
@@ -391,7 +389,7 @@ def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, heigh
     if not named or top <= low:
         return []
     share = [(np.log10(y / low) / np.log10(top / low) if log and y > 0 else (y - low) / (top - low)) for _, y in named]
-    gap = 17.0 * _scale() / max(height - 76.0 * _scale(), 40.0)
+    gap = 17.0 * frame.scale() / max(height - 76.0 * frame.scale(), 40.0)
     place = [min(max(float(s), 0.0), 1.0) for s in share]
     for i in range(1, len(place)):
         place[i] = max(place[i], place[i - 1] + gap)
@@ -399,11 +397,11 @@ def _end_words(ends: Sequence[tuple[Line, float]], low: float, top: float, heigh
     for i in range(len(place) - 1, -1, -1):
         limit = 1.0 if i == len(place) - 1 else place[i + 1] - gap
         place[i] = min(place[i], limit) if over else place[i]
-    colours = _colours()
+    colours = palette()
     return [
         {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 5, "yref": "paper", "y": at, "yanchor": "middle",
          "showarrow": False, "text": f"<b>{line.label}</b>",
-         "font": {"size": 13 * _scale(), "color": colours["soft"] if line.dotted else colours.get(line.colour, line.colour)}}
+         "font": {"size": 13 * frame.scale(), "color": colours["soft"] if line.dotted else colours.get(line.colour, line.colour)}}
         for (line, _), at in zip(named, place, strict=True)
     ]
 
@@ -417,25 +415,25 @@ def _named(name: str, value: float, percent: bool) -> str:
 def _dashes(value: float) -> dict[str, Any]:
     return {
         "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below",
-        "line": {"color": _colours()["soft"], "width": 1.4, "dash": "6px,4px"},
+        "line": {"color": palette()["soft"], "width": 1.4, "dash": "6px,4px"},
     }
 
 
 def _limit(layout: dict[str, Any], words: str, value: float, log: bool) -> None:
-    colours = _colours()
+    colours = palette()
     layout["shapes"].append(_dashes(value))
-    if _scale() > 1 and _width(words) > 16:  # a projector's type: four pictures in a row
+    if frame.scale() > 1 and _width(words) > 16:  # a projector's type: four pictures in a row
         words = "<br>".join(words.rsplit(" ", 1))
     layout["annotations"].append({
         "xref": "paper", "x": 0, "xanchor": "left", "y": float(np.log10(value)) if log else value, "yanchor": "bottom",
         "showarrow": False, "xshift": 4, "align": "left", "text": words,
-        "font": {"size": 12.5 * _scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
+        "font": {"size": 12.5 * frame.scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
         "borderpad": 0,
     })
 
 
 def _event(layout: dict[str, Any], time: float, word: str, log: bool) -> None:
-    colours = _colours()
+    colours = palette()
     layout["shapes"].append({
         "type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": time, "x1": time,
         "line": {"color": colours["preempted"], "width": 1.4, "dash": "2px,3px"},
@@ -445,7 +443,7 @@ def _event(layout: dict[str, Any], time: float, word: str, log: bool) -> None:
     layout["annotations"].append({
         "yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False, "xshift": -4,
         "x": float(np.log10(time)) if log else time,  # on a log axis annotations count in powers of ten, shapes do not
-        "text": f"▼ {word}", "font": {"size": 12.5 * _scale(), "color": colours["preempted"]},
+        "text": f"▼ {word}", "font": {"size": 12.5 * frame.scale(), "color": colours["preempted"]},
     })
 
 

@@ -11,7 +11,7 @@ from sim.engine import Step, simulate
 from sim.memory import plan
 from sim.requests import Requests
 from sim.scenario import Scenario
-from ui import charts, frame
+from ui import charts
 
 CSS = """<style>.pool{display:grid;grid-template-columns:repeat(auto-fill,minmax(max(9px,.78vw),1fr));gap:2px;margin-top:.3rem}
 .pool i{aspect-ratio:1;border-radius:2px;background:%(grid)s}.pool .h{background:%(kv)s}.pool .n{background:%(prefill)s}
@@ -87,5 +87,5 @@ def grid(p: Preemption, k: int, alt: str) -> str:
         kind = ("v" if theirs and mine in p.victims and k < p.at else "n" if mine is not None and old.get(block) != mine
                 else "h" if mine is not None else "o" if theirs and k >= p.at else "")
         cells.append(f"<i class={kind}></i>" if kind else "<i></i>")
-    look = CSS % charts.COLOURS[frame.theme()]
+    look = CSS % charts.palette()
     return f"{look}<div class='pool' role='img' aria-label='{html.escape(alt, quote=True)}'>{''.join(cells)}</div>"

@@ -129,7 +129,7 @@ def heatmap(
     pick: Callable[[dict[str, Any]], None], alt: str, height: int,
 ) -> None:
     """`axes`: the two fields, across and up, and their values. `here`: the changes that are shown now."""
-    colours, ((across, xs), (up, ys)) = charts.COLOURS[frame.theme()], axes.items()
+    colours, ((across, xs), (up, ys)) = charts.palette(), axes.items()
 
     def place(changes: Mapping[str, Any]) -> tuple[int, int]:
         return xs.index(changes[across]), ys.index(changes[up])
@@ -174,7 +174,7 @@ def plane(
     runs: Sequence[Tried], here: Mapping[str, Any], pick: Callable[[dict[str, Any]], None], alt: str, height: int
 ) -> None:
     """The better runs as throughput against P99; the Pareto front is a line. The best run of each split of the GPUs is named."""
-    colours, started, best = charts.COLOURS[frame.theme()], summaries(runs), summaries(front(runs))
+    colours, started, best = charts.palette(), summaries(runs), summaries(front(runs))
     layout = _layout(t("sweet_spot.chart_front"), height, t("sweet_spot.axis_qps"))
     of_split: dict[str, tuple[Tried, Summary]] = {}
     for run in started:

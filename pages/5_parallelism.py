@@ -203,8 +203,9 @@ def draw_pools() -> None:
 
 def draw_memory() -> None:
     parts = [charts.Part(t(f"parallelism.memory_{p}"), colour, [f.memory[p] / GIB for f in fit.values()]) for p, colour in MEMORY.items()]
+    whole = sum(fit[first].memory.values()) / GIB
     charts.bars(
-        t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 4 else "", height=lesson.PICTURE, key="memory",
+        t("parallelism.chart_memory"), names, parts, words=lambda v: f"{v:.0f}" if v > 0.11 * whole else "", height=lesson.PICTURE, key="memory",
         alt="" if first == last else t("parallelism.alt_memory", first=name(first), kv_first=fit[first].memory["kv"] / GIB, last=name(last),
               kv_last=fit[last].memory["kv"] / GIB),
     )
@@ -214,7 +215,7 @@ def draw_card_tokens() -> None:
     values = [f.card_tokens / 1e3 for f in fit.values()]
     charts.bars(
         t("parallelism.chart_card"), names, [charts.Part("", "kv", values)], words=lambda v: f"{v:,.0f}", height=lesson.PICTURE, key="card",
-        limits=[(t("parallelism.unchanged"), values[0])],
+        limits=[(t("parallelism.unchanged", tp=first), values[0])],
         alt=t("parallelism.alt_card", first=name(first), few=values[0], last=name(last), many=values[-1]),
     )
 
@@ -225,8 +226,11 @@ def all_users() -> dict[int, list[float]]:
     return {tp: [f.summary.tpot_mean * 1e3 for f in row if not isinstance(f, SimError)] for tp, row in rows.items()}
 
 
+def crossing_words(cross: list[tuple[int, int, float]]) -> str:
+    return t("parallelism.and").join(t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing")
+
+
 def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> None:
-    words = "; ".join(t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross)
     error, _ = narration.error(b.gpu)
     drawn = [charts.Line(USERS, y, LINES[tp], name(tp), error=error) for tp, y in lines.items()]
     guess = flow.guess_line()
@@ -234,7 +238,7 @@ def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]
         t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE,
         marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == last],
         limits=[(guess[1], lines[first][0] / guess[0])] if guess else [],
-        alt=t("parallelism.alt_tpot", crossings=words or t("parallelism.no_crossing")), key="tpot",
+        alt=t("parallelism.alt_tpot", crossings=crossing_words(cross)), key="tpot",
     )
 
 
@@ -256,28 +260,50 @@ def why(good: Figures, bad: Figures) -> str:
         bad=name(bad.scenario.tensor_parallel_size), bad_s=seconds(bad.parts[part]))
 
 
+def outcome(tp: int) -> str:
+    """What the eight cards give in that layout: rate, TPOT and price."""
+    figures = fit[tp].summary
+    return t(
+        "parallelism.outcome", layout=name(tp), rate=figures.output_tok_s, tpot=seconds(figures.tpot_mean),
+        cost=catalog.cost_per_million(fit[tp].scenario, figures.output_tok_s, price)).replace("$", r"\$")
+
+
+def close(best: int) -> str:
+    """The layouts whose rate differs from the best one's by less than the model is off in half of its steps."""
+    error, _ = catalog.step_time_error(b.gpu)
+    most = fit[best].summary.output_tok_s
+    near = [name(tp) for tp, f in fit.items() if tp != best and 1 - f.summary.output_tok_s / most < error]
+    return t("parallelism.close", layouts=t("parallelism.and").join(near), error=percent(error)) if near else ""
+
+
+def undivided(one: Figures, all_: Figures) -> str:
+    """What keeps a step of the wider layout from being shorter in proportion: its parts above their share."""
+    n = all_.scenario.tensor_parallel_size / one.scenario.tensor_parallel_size
+    above = {p: all_.parts[p] - one.parts[p] / n for p in all_.parts}
+    most = sorted((p for p in above if above[p] > 0.02 * all_.step), key=above.__getitem__, reverse=True)
+    return t(
+        "parallelism.undivided", n=round(n), step=seconds(one.step), ideal=seconds(one.step / n), real=seconds(all_.step),
+        parts=t("parallelism.and").join(f"{t(f'settings.term.{p}')} +{seconds(above[p])}" for p in most))
+
+
 def told() -> str:
     """The scene's answer from these runs."""
+    one, all_ = fit[first], fit[last]
     if flow.name == "layout":
         best, worst = (pick(fit, key=lambda tp: fit[tp].summary.output_tok_s) for pick in (max, min))
-        return joined([t(
-            "parallelism.reveal", users=users, **{f"{key}{what}": value for key, tp in (("best", best), ("worst", worst)) for what, value in (
-                ("", name(tp)), ("_rate", fit[tp].summary.output_tok_s), ("_tpot", seconds(fit[tp].summary.tpot_mean)),
-                ("_cost", catalog.cost_per_million(fit[tp].scenario, fit[tp].summary.output_tok_s, price)))},
-        ).replace("$", r"\$"), why(fit[best], fit[worst])])
+        return joined([t("parallelism.reveal", users=users, best=outcome(best), worst=outcome(worst)), close(best), why(fit[best], fit[worst])])
     if flow.name == "alone":
         fast, slow = (pick(fit, key=lambda tp: fit[tp].summary.tpot_mean) for pick in (min, max))
         return joined([t(
             "parallelism.fastest", users=users, fast=name(fast), fast_tpot=seconds(fit[fast].summary.tpot_mean), slow=name(slow),
             slow_tpot=seconds(fit[slow].summary.tpot_mean), ratio=fit[slow].summary.tpot_mean / fit[fast].summary.tpot_mean,
-        ), why(fit[fast], fit[slow])])
-    one, all_ = fit[first], fit[last]
-    each, less = (shape.kv_values_per_token(tp) * tp for tp in (last, first))
-    kib = {tp: shape.kv_values_per_token(tp) * 2 / 1024 for tp in (first, last)}
+        ), undivided(fit[slow], fit[fast]) if fast > slow else why(fit[fast], fit[slow])])
+    whole = shape.kv_values_per_token(last) * last > 1.01 * shape.kv_values_per_token(first) * first
     return t(
-        "parallelism.card_whole" if each > 1.01 * less else "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens),
-        card_last=count(all_.card_tokens), ratio=all_.card_tokens / one.card_tokens, gib_first=one.memory["kv"] / GIB,
-        gib_last=all_.memory["kv"] / GIB, kib=" → ".join(dict.fromkeys(f"{v:.0f}" for v in kib.values())),
+        "parallelism.card_whole" if whole else "parallelism.card", tp_first=first, tp_last=last, card_first=count(one.card_tokens),
+        card_last=count(all_.card_tokens), ratio=count(all_.card_tokens / one.card_tokens), gib_first=one.memory["kv"] / GIB,
+        gib_last=all_.memory["kv"] / GIB,
+        kib=" → ".join(dict.fromkeys(f"{shape.kv_values_per_token(tp) * 2 / 1024:.0f}" for tp in (first, last))),
     )
 
 
@@ -292,7 +318,7 @@ def comparison() -> str:
     } for f in (before, after)]
     return t(
         "parallelism.changed_against", a=name(a.tensor_parallel_size), b=name(b.tensor_parallel_size),
-        figures=t("narration.comma").join(
+        figures=t("parallelism.and").join(
             t(f"parallelism.figure_{key}", change=" → ".join(dict.fromkeys(f[key] for f in found))) for key in SPOKEN[flow.name]),
     )
 
@@ -305,17 +331,16 @@ def copies(lines: dict[int, list[float]]) -> str:
         return ""
     return t(
         "parallelism.when_copies" if rates[1] == max(rates.values()) else "parallelism.when_not", users=users, alone=lines[1][0],
-        all=lines[last][0], layout=name(last), rates="; ".join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items()),
+        all=lines[last][0], layout=name(last), rates=t("parallelism.and").join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items()),
     )
 
 
 def communication() -> str:
-    """What all-reduce takes of the widest layout's step, on this link and on the other."""
-    there = look(b.but(link="pcie" if b.link == "nvlink" else "nvlink"), last, users)
-    words = {k: v for key, f in (("here", fit[last]), ("there", there)) if not isinstance(f, SimError) for k, v in (
-        (f"{key}_comm", seconds(f.parts["all_reduce"])), (f"{key}_step", seconds(f.step)),
-        (f"{key}_link", controls.option("link", f.scenario.link)), (f"{key}_share", percent(f.parts["all_reduce"] / f.step)))}
-    return t("parallelism.comm", layout=name(last), **words)
+    """What all-reduce takes of the widest layout's step, over each link."""
+    over = {link: look(b.but(link=link), last, users) for link in links}
+    return t("parallelism.comm", layout=name(last), over=t("parallelism.and").join(t(
+        "parallelism.comm_over", link=controls.option("link", link), comm=seconds(f.parts["all_reduce"]), step=seconds(f.step),
+        share=percent(f.parts["all_reduce"] / f.step)) for link, f in over.items() if not isinstance(f, SimError)))
 
 
 def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
@@ -323,14 +348,13 @@ def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) 
     if flow.name == "layout":
         said += [copies(lines), communication(), t("parallelism.price", price=price).replace("$", r"\$")]
     elif flow.name == "alone":
-        said += [table(lines), t("parallelism.crossing_note", crossings="; ".join(
-            t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing"))]
-        said += [t("parallelism.lesson_size", one=name(first), all=name(last), users=USERS[-1], **{
-            f"{key}_{n}": f"{lines[tp][at]:.1f}" for key, tp in (("one", first), ("all", last)) for n, at in (("alone", 0), ("many", -1))}),
-                 frame.badge("history") + " " + t("parallelism.history_host")]
+        one, many = (" → ".join(f"{lines[tp][at]:.1f}" for tp in (first, last)) for at in (0, -1))
+        said += [table(lines), t("parallelism.crossing_note", crossings=crossing_words(cross)), lesson.says(t(
+            "parallelism.lesson_size", first=name(first), last=name(last), users=USERS[-1], one=one, many=many)),
+            frame.badge("history") + " " + t("parallelism.history_host")]
     else:
         kind = "mla" if shape.is_mla else "heads" if shape.kv_heads < last else "divides"
-        said += [lesson.says(t("parallelism.lesson_says")), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)]
+        said.append(lesson.says(joined([t("parallelism.lesson_says"), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)])))
     return "\n\n".join(filter(None, [*said, "" if flow.name == "kv" else lesson.pale(narration.error(b.gpu)[1])]))
 
 

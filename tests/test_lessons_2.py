@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from sim import link
 from sim.engine import simulate
 from sim.scenario import Scenario
-from tests.test_lessons_1 import shown_question
+from tests.test_lessons_1 import names, shown_question
 from ui.text import BLANK
 
 ROOT = Path(__file__).parent.parent
@@ -179,32 +180,81 @@ def test_copies_of_hot_experts_gain_in_prefill_and_cost_in_decode() -> None:
         assert "Decode has more weights to read. Prefill need not wait for the fullest card." in said
 
 
-EIGHT = Scenario(arrival="closed", lengths="fixed", prompt_tokens=512, output_tokens=128, duration_s=3600.0, max_model_len=4096,
-                 max_num_seqs=256, enable_prefix_caching=False)
+def layouts(said: str, before: str) -> dict[str, float]:
+    """The figures of a list "8 × TP1 24,952; 4 × TP2 17,213; ..." behind these words."""
+    listed = said.split(before, 1)[1].split(". ")[0]
+    return {name: float(n.replace(",", "")) for name, n in re.findall(r"((?:\d × )?TP\d),? ([\d,]+)", listed)}
 
 
-def layout(tp: int, users: int, **changes: Any) -> Any:
-    return simulate(EIGHT.but(tensor_parallel_size=tp, data_parallel_size=8 // tp, num_clients=users, num_requests=4 * users, **changes))
+def table(said: str) -> dict[str, list[float]]:
+    """Mean TPOT in ms of each layout at 1, 8, 64 and 256 users, from the page's own table."""
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in said.splitlines() if line.startswith("| ")]
+    return {row[0]: [float(cell) for cell in row[1:]] for row in rows[2:]}
 
 
-def test_many_users_are_served_best_by_copies_and_one_user_by_tensor_parallelism() -> None:
-    many = {tp: layout(tp, 256).summary() for tp in (1, 2, 4, 8)}
-    assert max(many, key=lambda tp: many[tp].output_tok_s) in (2, 4)
-    assert min(many, key=lambda tp: many[tp].output_tok_s) == 8
-    one = {tp: layout(tp, 1).summary().tpot_mean for tp in (1, 8)}
-    assert 1.5 < one[1] / one[8] < 8
+def test_what_a_scene_asks_about_layouts_is_what_it_sets() -> None:
+    a, b = set_to(after("5_parallelism", "layout"), "parallel")
+    assert (a.tensor_parallel_size, a.data_parallel_size, b.num_clients) == (8, 1, 256)
+    assert "Eight cards, 256 users" in shown_question(page("5_parallelism", p="layout.ask"))
+    for scene, users in ("alone", 1), ("kv", 256):
+        a, b = set_to(after("5_parallelism", scene), "parallel")
+        assert (a.tensor_parallel_size, b.tensor_parallel_size, b.num_clients) == (1, 8, users)
+        assert "TP1" in shown_question(page("5_parallelism", p=f"{scene}.ask"))
+
+
+def test_many_users_are_served_best_by_small_groups_and_one_user_by_all_cards_together() -> None:
+    many = words(after("5_parallelism", "layout"))
+    most, least = (re.search(word + r": ((?:\d × )?TP\d), ([\d,]+)", many) for word in ("Most output tokens/s", "least"))
+    assert most[1] == "4 × TP2" and least[1] == "TP8" and "the model's own median error: 2 × TP4." in many
+    assert "Largest difference in a mean step: all-reduce" in many
+    one = words(after("5_parallelism", "layout", "1 user"))
+    assert "Most output tokens/s: TP8" in one and "least: 8 × TP1" in one and "Not with this load" in one
 
 
 def test_over_pcie_copies_win_by_far() -> None:
-    rate = {tp: layout(tp, 256, link="pcie").summary().output_tok_s for tp in (1, 2, 4, 8)}
-    assert rate[1] == max(rate.values()) > 2 * rate[8]
-    shown = f"8 × TP1 {rate[1]:,.0f}; 4 × TP2 {rate[2]:,.0f}"
-    assert shown in words(page("5_parallelism", p="layout.reveal"))
+    before, now = (words(after("5_parallelism", "layout", *clicks)) for clicks in ((), ("try next",)))
+    rate = layouts(before, "over PCIe, users: 256:")
+    assert list(rate) == ["8 × TP1", "4 × TP2", "2 × TP4", "TP8"]
+    assert rate["8 × TP1"] == max(rate.values()) > 2 * rate["TP8"]
+    assert f"Most output tokens/s: 8 × TP1, {rate['8 × TP1']:,.0f}" in now and f"least: TP8, {rate['TP8']:,.0f}" in now
+    share = [float(n) for n in re.findall(r"All-reduce in .*?\(([\d.]+)%\).*?\(([\d.]+)%\)", now)[0]]
+    assert share[0] < 50 < share[1]
 
 
-def test_kv_per_card_grows_with_tensor_parallelism() -> None:
-    one, eight = layout(1, 1).num_gpu_blocks, layout(8, 1).num_gpu_blocks
-    assert eight / 8 > 1.1 * one
+def test_eight_cards_make_one_user_faster_but_never_eight_times() -> None:
+    for clicks in (), ("PCIe between the cards",), ("MLA: DeepSeek-V4-Flash",):
+        said = words(after("5_parallelism", "alone", *clicks))
+        assert 1.2 < float(re.search(r"with TP8 and .*?: ([\d.]+) × as fast", said)[1]) < 4
+        parts = re.search(r"Above their share: (.*)\.", said)[1]
+        assert all(part in parts for part in ("linear", "all-reduce", "fixed, host"))
+
+
+def test_the_more_users_the_smaller_the_quickest_tensor_parallel_size() -> None:
+    said = words(after("5_parallelism", "alone", "256 users"))
+    tpot = table(said)
+    quickest = [min(tpot, key=lambda name: tpot[name][at]) for at in range(4)]
+    assert quickest == ["TP8", "TP8", "2 × TP4", "4 × TP2"]
+    assert "with 4 × TP2 and 10 ms with TP8" in said
+    at = {tuple(pair): float(n) for *pair, n in re.findall(r"((?:\d × )?TP\d) and ((?:\d × )?TP\d) at (\d+) users", said)}
+    assert 64 < at["8 × TP1", "TP8"] < 256 and 8 < at["2 × TP4", "TP8"] < 64 < at["4 × TP2", "TP8"] < 256
+
+
+def test_a_cards_share_of_the_pool_grows_only_by_the_room_that_weights_leave() -> None:
+    share = {}
+    for label in ("Large: Qwen3-32B", "Small weights: Llama-3.1-8B", "4 KV heads: Qwen3-30B-A3B", "MLA: DeepSeek-V4-Flash"):
+        said = words(after("5_parallelism", "kv", label))
+        before, now = (float(n.replace(",", "")) for n in re.search(r"card's share goes from ([\d,]+) to ([\d,]+) tokens", said).groups())
+        share[label.split(":")[0]] = now / before
+        pool = [float(n) for n in re.search(r"pool goes from (\d+) to (\d+) GiB", said).groups()]
+        assert pool[1] > pool[0]
+    assert share["Large"] > 5 and 1 < share["Small weights"] < 1.5
+    assert share["4 KV heads"] < 0.7 and share["MLA"] < 0.2
+
+
+def test_where_a_model_does_not_fit_one_card_the_other_layouts_are_compared() -> None:
+    large = names("pages/5_parallelism.py").ONE.but(model="Llama-3.1-70B", gpu="H200")
+    said = words(page("5_parallelism", p="kv.next", **link.encode(large)))
+    assert "8 × TP1 does not start" in said and "From TP2 to TP8" in said
 
 
 FIRST = Scenario(
@@ -269,7 +319,7 @@ def test_under_the_hood_shows_no_unknown_as_a_figure():
 
 def test_a_tokens_price_follows_the_price_of_a_card() -> None:
     def per_million(**address: str) -> list[float]:
-        return [float(usd) for usd in re.findall(r"\\\$([\d.]+) per million|\\\$([\d.]+)\.$", words(page("5_parallelism", p="layout.reveal", **address)))[0] if usd]
+        return [float(usd) for usd in re.findall(r"\$([\d.]+) per million", words(page("5_parallelism", p="layout.reveal", **address)))]
 
     assert per_million(usd="20")[0] == pytest.approx(2 * per_million(usd="10")[0], rel=0.01)
     assert per_million(usd="-3") == per_million() == per_million(usd="nan")

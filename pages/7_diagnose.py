@@ -254,7 +254,7 @@ def cases() -> None:
         st.session_state["w_case"] = incident.key
         st.selectbox(
             t("diagnose.case_label"), ORDER[:-1], format_func=lambda k: f"{t('diagnose.case_label')} {ORDER.index(k) + 1} / {len(ORDER) - 1}",
-            key="w_case", label_visibility="collapsed", width=230, filter_mode=None,
+            key="w_case", label_visibility="collapsed", width=270, filter_mode=None,
             on_change=lambda: state.change(case=st.session_state["w_case"], n=1, **UNANSWERED),
         )
         if action:
@@ -355,9 +355,11 @@ def onwards(incident: incidents.Incident, better: str) -> None:
 
 def history(incident: incidents.Incident) -> None:
     """The story behind the incident, and where it can be read."""
-    source = t("diagnose.source_case", case=incident.case, source=incident.source) if incident.case else t("diagnose.source_lesson")
+    title, source = t("diagnose.remember"), ""
+    if incident.case:
+        title, source = t("diagnose.real"), f"  \n:small[{t('diagnose.source_case', case=incident.case, source=incident.source)}]"
     with st.container(border=True):
-        st.markdown(f":material/history_edu: **{t('diagnose.real')}** {t(f'diagnose.case.{incident.key}')}  \n:small[{source}]")
+        st.markdown(f":material/history_edu: **{title}** {t(f'diagnose.case.{incident.key}')}{source}")
 
 
 def farewell() -> None:

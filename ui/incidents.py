@@ -108,7 +108,7 @@ DECIDE = {
     "BUDGET_SMALL": ("waiting", "running"), "KV_FULL_WITH_QUEUE": ("waiting", "kv"), "KV_FULL": ("kv", "waiting"),
     "KV_NEAR_FULL": ("kv", "waiting"), "PAST_SWEET_SPOT": ("preempted", "tpot"), "LONG_PROMPTS": ("ttft_p50", "waiting"),
     "PREFILL_BOUND": ("ttft", "waiting"), "CLIENT_LIMITED": ("running", "gpu"), "DP_IMBALANCE": ("waiting", "ttft"),
-    "HOST_BOUND": ("tpot", "gpu"), "OVERLOADED": ("waiting", "ttft"), "BUDGET_LARGE": ("itl", "ttft"),
+    "HOST_BOUND": ("tpot", "running"), "OVERLOADED": ("waiting", "ttft"), "BUDGET_LARGE": ("itl", "ttft"),
     "NEVER_FITS": ("running", "ttft"),
 }
 """The two pictures on which a diagnosis turns, by code; of an imbalance, what each engine holds comes before them."""

@@ -168,11 +168,13 @@ def climb(flow: lesson.Flow) -> None:
         return lesson.end(flow)
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
     answer = found_by_search(b) if flow.step == "next" else None
-    then = against(answer, best, runs[best], b) if answer and answer.feasible and best and runs[best].qps else None
+    said, better = against(answer, best, runs[best], b) if answer and answer.feasible and best and runs[best].qps else ("", {})
     note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
     if b.preemption_mode == "swap":
         note.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
-    lesson.end(flow, explain=rule(b, stop, runs), note="\n\n".join(note), then=then)
+    if said and not better:
+        note.append(said)
+    lesson.end(flow, explain=rule(b, stop, runs), note="\n\n".join(note), then=(said, better) if better else None)
     if answer:
         sweep_map.proof(answer)
         st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
@@ -248,7 +250,7 @@ def experiment(flow: lesson.Flow) -> None:
                             height=lesson.PICTURE, alt=t("sweet_spot.alt_gpu", a=sa.gpu_compute))
     if flow.name == "first":
         b = flow.s.b
-        note = "" if queue(run_b) >= 5 else t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
+        note = "" if queue(run_b) >= 5 or not flow.s.compared else t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
                  prompt=float(run_b.requests.prompt.mean()), output=float(run_b.requests.output.mean()),
                  step=seconds(float(run_b.ticks.duration.mean())), queue=seconds(sb.queue_mean), waiting=queue(run_a),
                  wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n"

@@ -149,7 +149,7 @@ def monitor(run: Run) -> None:
 
 def before_after(b: Run, a: Run, decisive: tuple[str, str], engines: bool) -> None:
     """B, and A dotted: six pictures, first the two by which it is decided; what each of several engines holds stands before them."""
-    end, names = max(b.duration_s, a.duration_s), list(dict.fromkeys([*decisive, "waiting", "running", "kv", "ttft", "gpu"]))
+    end, names = max(b.duration_s, a.duration_s), list(dict.fromkeys([*decisive, "waiting", "running", "kv", "ttft", "gpu", "preempted"]))
     first, rest = st.columns(2, gap="medium"), st.columns(4, gap="small")
     if engines:
         most = 1.1 * max(*_queues(a), *_queues(b), 1.0)

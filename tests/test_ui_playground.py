@@ -190,6 +190,18 @@ def test_a_sentence_says_what_was_changed_and_that_preemption_began(starved, lan
     assert narration.changed(calm.summary(), calm.summary(), calm.scenario, calm.scenario) == ""
 
 
+@pytest.mark.parametrize("language", text.LANGUAGES)
+def test_requests_that_were_sent_away_are_named_beside_the_figures_that_miss_them(language: str) -> None:
+    text.use(language)
+    a = simulate(Scenario(duration_s=10.0, prompt_cv=2.0))
+    b = simulate(a.scenario.but(max_model_len=2048))
+    said = narration.changed(b.summary(), a.summary(), b.scenario, a.scenario)
+    text.use("en")
+    assert b.summary().refused > 0 and a.summary().refused == 0
+    sentence = text.texts(language)["narration.refused"].format(n=b.summary().refused, a=0)
+    assert sentence in said
+
+
 def test_an_address_names_only_what_the_baseline_has_different() -> None:
     b = Scenario(max_num_seqs=128)
     held = state.State(b, {"u": "compute"}, b, b.but(seed=9), {"u": "busy"})

@@ -56,6 +56,8 @@ def changed(
         sentences.append(t(f"narration.{began}", kv=value(b.kv_max, "%"), n=value(b.preempted_requests), times=value(b.preemptions)))
     elif a.preemptions and not b.preemptions:
         sentences.append(t("narration.preemption_ended"))
+    if b.refused != a.refused:  # those sent away count in no other figure
+        sentences.append(t("narration.refused", n=value(b.refused), a=value(a.refused)))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
         sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps), ttft=seconds(scenario_b.slo_ttft_s),
                            tpot=seconds(scenario_b.slo_tpot_s)))

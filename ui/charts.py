@@ -181,7 +181,7 @@ def bars(
     top = y_end * factor if y_end is not None else _top([heights, np.array([v * factor for _, v in limits])])
     ends += [(Line((), (), "soft", _named(name, value, percent)), value * factor) for name, value in limits]
     layout = base_layout(title, height, right_words=[] if horizontal else [line.label for line, _ in ends])
-    layout |= {"barmode": "stack", "bargap": 0.35}
+    layout |= {"barmode": "stack", "bargap": 0.35, "uniformtext": {"mode": "hide", "minsize": 11}}  # no word too small to read
     value_axis, name_axis = ("xaxis", "yaxis") if horizontal else ("yaxis", "xaxis")
     layout[value_axis] |= {"range": [0, top]} | ({"ticksuffix": "%"} if percent else {})
     if top < 100_000:  # wider numbers are cut to 100k
@@ -191,7 +191,7 @@ def bars(
     layout[name_axis] |= {"type": "category", "showgrid": False, "nticks": 0}  # every bar has its name
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
-        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"], "nticks": 4}
+        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"], "nticks": 4 if frame.scale() == 1 else 3, "tickangle": 0}
     else:
         layout["annotations"] += _end_words(ends, 0.0, top, height, False)
         layout["shapes"] += [_dashes(value * factor) for _, value in limits]

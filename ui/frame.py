@@ -96,7 +96,7 @@ CSS = """<style>
 @media (max-width:640px){.stMain [data-testid=stHorizontalBlock]{row-gap:.6rem}.stColumn:has(.st-key-stage){order:-1}.stMain .block-container{padding:3.3rem .9rem 2rem}.if-tiles{grid-template-columns:repeat(2,1fr)}.if-tile .l{white-space:normal}.if-tile:last-child:nth-child(odd){grid-column:span 2}}
 %s</style>"""
 PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;width:14.5rem!important}
-.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}
+.stSidebar [data-testid=stSidebarUserContent]{padding:.4rem 0 1rem .2rem}.stSidebar [data-testid=stPageLink] a{padding:.24rem .2rem}.st-key-lesson_row{gap:.5rem 1rem!important}
 .stMain .block-container{padding:.6rem 1.2rem 1rem;max-width:none}
 .stMain [data-testid=stVerticalBlock]{gap:.4rem}.stMain [data-testid=stHorizontalBlock]{gap:1rem}.stMain h1{font-size:1.15rem}
 .if-question{font-size:1.05rem;line-height:1.35}.st-key-takeaway p{font-size:1.05rem;line-height:1.35}

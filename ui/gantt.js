@@ -98,8 +98,9 @@ export default function (component) {
         if (a <= T && T < b) (data.phases[p] === 'idle' ? idle : busy).add(seat)
       }
       type(14, 600); g.fillStyle = t.text; g.textAlign = 'left'
-      g.fillText(lane.title, 0, y + head / 2)
-      const tw = g.measureText(lane.title).width
+      const name = g.measureText(lane.title).width < w ? lane.title : lane.title.split(/[:：]/)[0]  // a phone's width
+      g.fillText(name, 0, y + head / 2)
+      const tw = g.measureText(name).width
       if (!lane.cover) {
         const values = { done, of: lane.done.length, busy: busy.size, seats: lane.seats, idle: lane.seats - busy.size }
         const text = T >= end - 1e-9 ? fill(L.lane_end, { ...values, last: show(lane.done[lane.done.length - 1] || 0) })

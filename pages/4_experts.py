@@ -293,11 +293,10 @@ def copied() -> str:
     """What the copies of hot experts change, in a decode step and in a prefill step, and why."""
     decode, read = Step(b, False), Step(b, True)
     bare, bare_read = (step.but(num_redundant_experts=0) for step in (decode, read))
-    return joined([
-        t("experts.copied", n=b.num_redundant_experts, seqs=decode.size, tokens=read.size, decode=took(bare, decode), prefill=took(bare_read, read)),
-        t("experts.copied_read") if decode.seconds > 1.005 * bare.seconds else "",
-        t("experts.copied_even") if read.seconds < 0.995 * bare_read.seconds else "",
-    ])
+    return t(
+        "experts.copied", n=b.num_redundant_experts, seqs=decode.size, tokens=read.size, decode=took(bare, decode), prefill=took(bare_read, read),
+        read=t("experts.copied_read") if decode.seconds > 1.005 * bare.seconds else "",
+        even=t("experts.copied_even") if read.seconds < 0.995 * bare_read.seconds else "")
 
 
 def hot_cost() -> str:

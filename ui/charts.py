@@ -346,7 +346,7 @@ def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dic
     widest = max((_width(w) for w in right_words), default=0)
     axis = {
         "tickfont": {"size": 13 * scale, "color": colours["soft"]}, "gridcolor": colours["grid"], "zeroline": False,
-        "linecolor": colours["idle"], "fixedrange": True, "nticks": 6,
+        "linecolor": colours["idle"], "fixedrange": True, "nticks": max(3, min(6, int((height - 76 * scale) / (16 * scale)))),
     }
     return {
         "height": height, "showlegend": False, "hovermode": "x unified",

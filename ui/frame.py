@@ -82,13 +82,13 @@ CSS = """<style>
 @media (min-width:641px){.stMain{--fit:clamp(240px,100vh - 17rem,46vh)}.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 30rem,46vh)}
 .stMain [class*=st-key-fit_],[data-testid=stLayoutWrapper]:has(>.st-key-fit_covered){height:var(--fit);flex-basis:auto!important}}
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
-.if-tile{padding:.5rem .55rem .45rem;background:var(--if-paper);min-width:0}
+.if-tile{padding:.5rem .45rem .45rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.2rem}
+.if-tile .r{display:flex;align-items:baseline;justify-content:space-between;gap:.1rem}
 .if-tile .v{font-size:1.25rem;font-weight:600;line-height:1.35;font-variant-numeric:tabular-nums;letter-spacing:-.01em;white-space:nowrap}
 .if-tile .v small{font-size:.75rem;font-weight:400;color:var(--if-soft);letter-spacing:0}
 .if-tile .d{font-size:.75rem;color:var(--if-soft);font-variant-numeric:tabular-nums;white-space:nowrap;overflow:hidden}
-.if-tile>.d{white-space:normal;line-height:1.3}.if-tile .d b{font-weight:600}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
+.if-tile>.d{white-space:normal;line-height:1.3}.if-tile .d b{font-weight:600;letter-spacing:-.02em}.if-tile .d .good{color:var(--if-good)}.if-tile .d .bad{color:var(--if-bad)}
 .if-question{font-size:1.12rem;font-weight:600;line-height:1.45}
 .if-note{border-left:3px solid var(--if-accent);padding:.05rem 0 .05rem .8rem;line-height:1.55;font-size:.95rem;max-width:66rem}
 .if-lead{color:var(--if-soft);max-width:60rem;line-height:1.6}
@@ -103,6 +103,8 @@ PROJECTOR = """html{font-size:max(21px,2.3vmin)!important}.stSidebar{zoom:.76;wi
 .st-key-told p{font-size:.9rem;line-height:1.4}.st-key-told [data-testid=stVerticalBlock]{gap:.2rem}
 .stMain .stButtonGroup button{min-height:1.8rem;padding:.05rem .55rem}.stMain button kbd,.stMain .st-key-lesson_show{display:none}
 .stMain .stButton button{min-height:1.9rem;padding:.05rem .6rem}
+@media (max-width:1400px){.st-key-stage .if-tile{padding:.3rem .35rem}.st-key-stage .if-tile .l,.st-key-stage .if-tile .d{font-size:.67rem}.st-key-stage .if-tile .v{font-size:1rem}.st-key-stage .if-tile small{font-size:.65rem}
+.st-key-stage .if-note{font-size:.85rem;line-height:1.4}}
 @media (min-width:641px){.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 26rem,46vh)}.stMain [class*=st-key-lesson_scene_]{padding-right:4.2rem}.stMain [class*=st-key-lesson_scene_] button{padding:.05rem .24rem}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading{position:absolute;right:1.2rem;width:auto;z-index:2}
 .stMain:has(.st-key-lesson_row,.st-key-part) .st-key-heading h1{clip-path:inset(50%);position:absolute}
@@ -227,7 +229,7 @@ def tiles(
             kind = "" if not sense or abs(b - a) <= 0.01 * max(abs(a), abs(b)) else " class='good'" if (b > a) == (sense > 0) else " class='bad'"
             sign = "▲" if b > a else "▼"
             tip = f"A: {text.value(a, unit)}"
-            delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign} {html.escape(_difference(b, a, unit))}</b>"
+            delta = f"<b{kind} title='{html.escape(tip, quote=True)}'>{sign}\u2009{html.escape(_difference(b, a, unit))}</b>"
         (label, tip), off = text.figure(name), ""
         if error and unit == "s":
             tip, off = f"{tip}\n± {why}", f" ±{error * 100:.0f}%"
@@ -261,7 +263,10 @@ def _difference(b: float, a: float, unit: str) -> str:
         return t("frame.points", value=f"{abs(b - a) * 100:.{0 if abs(b - a) >= 0.0995 else 1}f}")
     if a > 0 and b > 0:
         ratio = b / a
-        return f"{ratio:.2g}×" if ratio >= 1.995 else f"{abs(ratio - 1) * 100:.{0 if abs(ratio - 1) > 0.0995 else 1}f}%"
+        if ratio >= 1.995 or ratio < 0.005:
+            times = max(ratio, 1 / ratio)
+            return f"{times:{'.2g' if times < 99.5 else ',.0f'}}×"
+        return f"{abs(ratio - 1) * 100:.{0 if abs(ratio - 1) > 0.0995 else 1}f}%"
     return text.value(abs(b - a), unit)
 
 

@@ -49,8 +49,7 @@ def changed(
     seats = min(scenario_a.max_num_seqs, scenario_b.max_num_seqs)
     unused = scenario_a.max_num_seqs != scenario_b.max_num_seqs and max(a.running_max, b.running_max) < seats
     nothing = t("narration.seats_unused", n=value(b.running_max), seats=value(seats)) if unused else t("narration.nothing")
-    effects = t("narration.and").join(said[: max(most, len(pictures))]) if said else nothing
-    sentences = [t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects)]
+    sentences = []
     if b.preemptions and not a.preemptions:
         began = "swapping_began" if scenario_b.preemption_mode == "swap" else "preemption_began"
         sentences.append(t(f"narration.{began}", kv=value(b.kv_max, "%"), n=value(b.preempted_requests), times=value(b.preemptions)))
@@ -61,7 +60,8 @@ def changed(
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
         sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps), ttft=seconds(scenario_b.slo_ttft_s),
                            tpot=seconds(scenario_b.slo_tpot_s)))
-    return text.joined(sentences)
+    effects = t("narration.and").join(said[: max(most, len(pictures))]) if said else sentences.pop(0).rstrip("。.") if sentences else nothing
+    return text.joined([t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects), *sentences])
 
 
 def settings(b: Scenario, a: Scenario, most: int = 3) -> str:

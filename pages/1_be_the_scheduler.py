@@ -234,9 +234,8 @@ st.html(grid(owners, m.usable, fresh))
 notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration))
 if flow.name == "pool":
     notes += "\n\n" + lesson.says(t("be_the_scheduler.victim_note"))
-following = k % len(moments()) + 1
-lesson.end(flow, explain=explain, note=notes,
-           then=(t("be_the_scheduler.then", k=following), {"k": following, "p": f"{flow.name}.ask"}))
+following = (t("be_the_scheduler.then", k=k + 1), {"k": k + 1, "p": f"{flow.name}.ask"})
+lesson.end(flow, explain=explain, note=notes, then=following if k < len(moments()) else None)
 key = "engine_step"
 st.session_state[key] = k
 st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(

@@ -65,7 +65,7 @@ def draw_queue(flow: Flow) -> None:
                     height=lesson.PICTURE, words=seconds, alt=t(f"{alt}_split", **words))
     lesson.end(flow, explain=t(f"two_budgets.{flow.name}_explain", **words), run=b, against=a,
                note=lesson.says(t("two_budgets.queue_honest", **words)) if flow.name == "queue" else "",
-               then=(t(f"two_budgets.{flow.name}_then"), {"max_num_batched_tokens": 256 if flow.name == "queue" else 512}),
+               then=(t(f"two_budgets.{flow.name}_then"), {"max_num_seqs": 256, "max_num_batched_tokens": 256 if flow.name == "queue" else 512}),
                pictures=("running_max", "waiting_max", "gpu_compute", "ttft_p50"))
 
 

@@ -240,6 +240,12 @@ def test_a_step_is_told_by_what_happened_in_it_and_not_by_what_did_not(language)
     text.use("en")
 
 
+def test_after_the_last_step_there_is_no_next_one():
+    last = len(names("pages/1_be_the_scheduler.py").moments())
+    offered = [[b.key for b in visit("pages/1_be_the_scheduler.py", p="pool.next", k=str(k), lang="en").button] for k in (last - 1, last)]
+    assert ["lesson_try" in keys for keys in offered] == [True, False]
+
+
 def test_a_step_other_than_the_scenes_own_is_asked_about_as_it_is():
     assert "Whom do you throw out?" in shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", lang="en"))
     other = shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", k="3", lang="en"))
@@ -268,7 +274,7 @@ def test_a_queue_beside_an_idle_gpu_goes_away_with_more_seats():
     assert tokens.qps < 1.1 * a.qps  # the other budget was not the wall
     assert simulate(page.NARROW).summary().waiting_max > 100  # and starved, it is one
     hint = said(visit("pages/2_two_budgets.py", p="queue.next", lang="en"))
-    assert "starve the other budget" in hint and "ITL p99 is" not in hint  # what the scene is about, not another figure
+    assert "starve the other budget" in hint and "TPOT target" not in hint  # what the scene is about, not another figure
 
 
 def test_a_small_token_budget_favours_itl_and_a_large_one_ttft():
@@ -288,6 +294,9 @@ def test_each_remedy_against_a_long_prompt_does_what_the_text_says():
     assert ttft["threshold"] < 0.6 * ttft["chunk"]
     assert ttft["prefix"] < 0.8 * ttft["none"]
     assert min(ttft, key=ttft.get) == "threshold"
+    all_three = page.STARVE.but(**{k: v for remedy in page.REMEDIES.values() for k, v in remedy.items()})
+    together = page.short_figures(simulate(all_three, requests))
+    assert together[0] < 0.5 * min(ttft.values()) and together[1] < min(pause.values())  # they add up
     told = said(visit("pages/2_two_budgets.py", p="starve.reveal", lang="en"))
     assert f"most: {texts('en')['two_budgets.remedy_threshold']}." in told
     short = page.STARVE.but(long_prompt_tokens=2000)
@@ -394,6 +403,8 @@ def test_a_victim_gives_back_all_its_blocks_and_the_next_preemption_is_near():
     before, now = p.moments[p.at - 1], p.moments[p.at]
     assert len(before.owners) == p.usable  # not a block was free
     assert len(p.victims) == 1 and len(p.freed) > 10
+    following = next(m.index for m in p.moments[p.at + 1:] if m.preempted) - now.index
+    assert 24 <= following <= 60  # a few dozen steps
     assert len({block for block, r in now.owners.items() if before.owners.get(block) != r}) == 1  # the one that was missing
     assert not set(now.owners.values()) & set(p.victims)
     assert p.gone(p.at) < len(p.freed) / 2 and p.gone(len(p.moments) - 1) == len(p.freed)

@@ -45,7 +45,7 @@ CSS = """<style>
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
 .dd-card small{color:var(--if-soft);line-height:1.5;display:block;margin-top:.8rem}
 @media (max-width:640px){.stColumn:has([class*=st-key-cause_],[class*=st-key-act_]){order:-1}.dd-table thead{display:none}.dd-table tr{display:block;border-bottom:1px solid var(--if-line);padding:.5rem 0}
-.dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}.dd-table td[data-h]::before{content:attr(data-h) ": ";color:var(--if-soft)}
+.dd-table td{display:block;border:0;padding:.12rem 0}.dd-table td:empty{display:none}
 .dd-verdict dl{grid-template-columns:1fr}.dd-verdict dd{margin-bottom:.35rem}}
 .st-key-part .if-question{padding-right:4rem}[class*=st-key-cause_] button p,[class*=st-key-act_] button p{white-space:normal}
 @media print{.stSidebar,.stAppHeader,.st-key-part,.st-key-card_tools,.if-question{display:none!important}}
@@ -119,7 +119,8 @@ def verdict(advice: desk.Advice) -> None:
 def details(report: Report) -> None:
     """What was recognised, what else it could be, what to measure, what could not be known."""
     first = report.advice[0] if report.advice else None
-    kind = f"{t(f'diagnose.kind_{report.kind}')}: {report.what.rsplit(' ', 1)[-1]}" + (f" · {report.format}" if report.format else "")
+    kind = t("diagnose.pair", name=t(f"diagnose.kind_{report.kind}"), what=report.what.rsplit(" ", 1)[-1])
+    kind += f" · {report.format}" if report.format else ""
     hidden = [t("diagnose.secrets", names=", ".join(report.redact))] if report.redact else []
     left, middle, right = frame.columns(3)
     with left:
@@ -127,7 +128,7 @@ def details(report: Report) -> None:
         was_read(report)
     with middle:
         lists(
-            also=[f"{named(a.code)}: {say(a.action_key, a)}" for a in report.advice[1:]],
+            also=[t("diagnose.pair", name=named(a.code), what=say(a.action_key, a)) for a in report.advice[1:]],
             else_title=[named(c) for c in first.alternatives] if first else [],
             measure_title=[t(f"advice.measure_{m}") for m in first.measure] if first else [],
             errors_title=noted(report.errors),
@@ -214,7 +215,7 @@ def simulation(report: Report) -> None:
         frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
     before_after(b, a, first)
     if notes:
-        st.caption(f"{t('diagnose.assumed')}: " + "; ".join(noted(notes)))
+        st.caption(t("diagnose.assumed", what=t("narration.and").join(noted(notes))))
     command = export.command_line(s.b)
     with st.expander(t("diagnose.sim_command")):
         st.code(str(command), language="bash", wrap_lines=True)
@@ -280,11 +281,8 @@ def cases() -> None:
                 answer(f"cause_{code}", named(code), cause=code)
             reveal(cause=SHOWN_TO)
             return
-        if cause != SHOWN_TO:
-            right_one = "right_cause" if cause == advice.code else "wrong_cause"
-            st.markdown(f"{t('diagnose.your_cause', cause=named(cause))}  \n**{t(f'diagnose.{right_one}')}**")
-        if cause != advice.code:
-            st.markdown(t("diagnose.truth", cause=f"**{named(advice.code)}**"))
+        guessed = "" if cause == SHOWN_TO else t(f"diagnose.{'right' if cause == advice.code else 'wrong'}_cause", cause=named(cause))
+        st.markdown(text.joined([guessed, "" if cause == advice.code else t("diagnose.truth", cause=named(advice.code))]))
         frame.question(t("diagnose.action_question"))
         for name in incident.actions:
             answer(f"act_{name}", incidents.action_name(name), act=name)
@@ -394,8 +392,8 @@ def checklist() -> None:
     body = ""
     for panel in export.PANELS:
         names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in panel.metrics.split(", "))
-        old = f"<br><small>{html.escape(t('diagnose.check_before'))}: {html.escape(panel.before)}</small>" if panel.before else ""
-        rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}: {panel.alert}</small>" if panel.alert else ""
+        old = f"<br><small>{html.escape(t('diagnose.check_before'))}{html.escape(panel.before)}</small>" if panel.before else ""
+        rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}{panel.alert}</small>" if panel.alert else ""
         body += (
             f"<tr><td>{names}{old}</td><td>{panel.type}<br><small>{panel.counts}</small></td>"
             f"<td>{html.escape(t(f'diagnose.trap.{panel.key}'))}</td><td class='q'><code>{html.escape(panel.query)}</code>{rule}</td></tr>"

@@ -335,9 +335,9 @@ def atlas(flow: lesson.Flow) -> None:
 
     left, right = st.columns([6, 5], gap="medium")
     with left:
-        sweep_map.heatmap(job.runs, axes, metric, here, take, said, lesson.PICTURE + 30)
+        sweep_map.heatmap(job.runs, axes, metric, here, take, said, lesson.PICTURE)
     with right:
-        sweep_map.plane(job.runs, here, take, said, lesson.PICTURE + 30)
+        sweep_map.plane(job.runs, here, take, said, lesson.PICTURE)
     lesson.end(flow, explain=joined([said, taken(b, axes)]), note=t("sweet_spot.map_lead"))
     sweep_map.work(job, make)
 
@@ -404,7 +404,7 @@ def hunt(flow: lesson.Flow) -> None:
             "sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
     if flow.step == "next" and job.answer:
         sweep_map.proof(job.answer)
-    sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), joined(said), lesson.PICTURE + 60)
+    sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), joined(said), lesson.PICTURE)
     lesson.end(flow, explain=joined(said), note=joined([taken(b, here), t("sweet_spot.search_lead")]))
     sweep_map.work(job, make)
 
@@ -481,7 +481,7 @@ def sums_up(flow: lesson.Flow) -> None:
          for name, found in curves.items()],
         x_title=t("sweet_spot.axis_done"), x_end=1.15 * max(s.qps for found in curves.values() for s in found),
         y_end=max((3 if name == "static" else 5) * found[0].e2e_p99 for name, found in curves.items()),
-        height=lesson.PICTURE + 60,
+        height=lesson.PICTURE,
         marks=[(s.qps, s.e2e_p99, t("sweet_spot.knee_mark", what=called[name], qps=s.qps)) for name, s in knees.items()],
         events=[(bend["static"] * guess[0], guess[1])] if guess and "static" in bend else [], key="knee",
         alt=t("sweet_spot.alt_knee", bends=", ".join(f"{called[name]} {qps:.1f}" for name, qps in bend.items())),

@@ -80,7 +80,8 @@ CSS = """<style>
 .stSlider [data-testid=stSliderTickBarMin],.stSlider [data-testid=stSliderTickBarMax]{display:none}
 .js-plotly-plot,.stPlotlyChart{overflow:hidden}
 @media (min-width:641px){.stMain{--fit:clamp(240px,100vh - 17rem,46vh)}.stMain:has(.st-key-told){--fit:clamp(240px,100vh - 30rem,46vh)}
-.stMain [class*=st-key-fit_],[data-testid=stLayoutWrapper]:has(>.st-key-fit_covered){height:var(--fit);flex-basis:auto!important}}
+.stMain [class*=st-key-fit_],[data-testid=stLayoutWrapper]:has(>.st-key-fit_covered){height:var(--fit);flex-basis:auto!important}
+.stMain .st-key-fit_cells,.stMain .st-key-fit_plane{min-height:300px}}
 .if-tiles{display:grid;grid-template-columns:repeat(var(--n),1fr);border:1px solid var(--if-line);border-radius:6px;overflow:hidden;background:var(--if-line);gap:1px}
 .if-tile{padding:.5rem .45rem .45rem;background:var(--if-paper);min-width:0}
 .if-tile .l{font-size:.8rem;color:var(--if-soft);white-space:nowrap;overflow:hidden;text-overflow:ellipsis}

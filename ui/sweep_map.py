@@ -146,11 +146,11 @@ def heatmap(
     for axis, values in (("xaxis", xs), ("yaxis", ys)):
         layout[axis] |= {"range": [-0.5, len(values) - 0.5], "tickvals": list(range(len(values))), "showgrid": False,
                          "ticktext": [f"{v:,}" if isinstance(v, int) else f"{v:g}" for v in values]}
-    layout["annotations"] = [{  # above the axis: along it, it is longer than a projector's picture is high
-        "text": f"↑ {up}", "xref": "container", "yref": "paper", "x": 0, "y": 1, "xanchor": "left", "yanchor": "bottom", "yshift": 2,
+    layout["annotations"] = [{  # not along the axis: it is longer than a projector's picture is high
+        "text": f"↑ {up}", "xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "bottom", "yshift": 4,
         "showarrow": False, "font": layout["xaxis"]["title"]["font"],
     }]
-    layout["margin"] |= {"l": 54 * frame.scale(), "t": 54 * frame.scale()}
+    layout["margin"]["l"] = 54 * frame.scale()
     if here[across] in xs and here[up] in ys:
         x, y = place(here)
         layout["shapes"] = [{"type": "rect", "x0": x - 0.42, "x1": x + 0.42, "y0": y - 0.42, "y1": y + 0.42,
@@ -167,7 +167,7 @@ def heatmap(
         {"type": "scatter", "mode": "markers", "x": [x for x, _ in cells], "y": [y for _, y in cells],
          **_told(started), "marker": {"symbol": "square", "size": 0.8 * height / len(ys), "opacity": 0}},  # a heatmap cannot be clicked: these can
     ]
-    _draw({"data": data, "layout": layout}, started, pick, alt, "sweep_cells")
+    _draw({"data": data, "layout": layout}, started, pick, alt or t(f"sweet_spot.map_{metric}"), "fit_cells")
 
 
 def plane(
@@ -204,7 +204,7 @@ def plane(
                              "color": [colours["ink" if now else "paper" if keeps else "preempted"]
                                        for now, keeps in zip(shown, kept, strict=True)]}}},
     ]
-    _draw({"data": data, "layout": layout}, started, pick, alt, "sweep_plane")
+    _draw({"data": data, "layout": layout}, started, pick, alt or t("sweet_spot.chart_front"), "fit_plane")
 
 
 def proof(answer: Answer) -> None:
@@ -286,6 +286,6 @@ def _draw(
                 return pick(runs[point["customdata"][0]][0].changes)
 
     st.plotly_chart(
-        charts.Picture(drawn), width="stretch", height=drawn["layout"]["height"], theme=None, key=key, config=charts.CONFIG,
+        charts.Picture(drawn), width="stretch", height="stretch", theme=None, key=key, config=charts.CONFIG,
         on_select=picked, selection_mode="points", alt=alt,
     )

@@ -211,11 +211,13 @@ def simulation(report: Report) -> None:
     if not change:
         st.caption(t("diagnose.run_none"))
     b, a = state.runs(s)
+    if report.advice and (here := incidents.verdict(a).code) != first.code:
+        st.info(t("diagnose.sim_differs", here=named(here)))
     if b is not a:
         frame.note(narration.changed(b.summary(), a.summary(), b.scenario, a.scenario))
     before_after(b, a, first)
     if notes:
-        st.caption(t("diagnose.assumed", what=t("narration.and").join(noted(notes))))
+        st.caption(t("diagnose.assumed", what=t("diagnose.between").join(noted(notes))))
     command = export.command_line(s.b)
     with st.expander(t("diagnose.sim_command")):
         st.code(str(command), language="bash", wrap_lines=True)

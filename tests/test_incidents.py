@@ -106,3 +106,12 @@ def test_what_a_report_says_of_the_patient_and_not_of_its_source_is_the_patients
     assert f"{PATIENTS['stutter'].max_num_batched_tokens:,}" in words["diagnose.case.stutter"]
     assert str(PATIENTS["client"].max_num_seqs) in words["diagnose.case.client"] and str(PATIENTS["client"].num_clients) in words["diagnose.case.client"]
     assert PATIENTS["swap"].preemption_mode == "swap" and PATIENTS["swap"].host == "v1"
+
+
+def test_a_simulation_that_does_not_have_the_pasted_disease_says_so():
+    for what, differs in (("metrics", False), ("log", True)):
+        shown = page(lang="en", part="paste")
+        shown.button(key=f"sample_{what}").click().run()
+        shown.button(key="simulate").click().run()
+        assert not shown.exception
+        assert any("does not have this disease" in info.value for info in shown.info) == differs, what

@@ -366,7 +366,7 @@ def farewell() -> None:
     """After the last patient: what was seen, the card to carry away, and the way on."""
     frame.question(t("diagnose.end", n=len(incidents.INCIDENTS)))
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button(t("lesson.next_page"), type="primary", key="next", shortcut="PageDown"):
+        if st.button(t("lesson.next_page"), type="primary", key="next_page", shortcut="PageDown"):  # a key of its own: "next" was just pressed
             st.switch_page(frame.PAGES["playground"])
         st.button(t("diagnose.begin_anew"), key="anew", on_click=state.change, kwargs={"case": ORDER[0], "n": 1, **UNANSWERED})
         card_button()

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_lessons import flaws, settle, watch
+from tests.browser.test_lessons import flaws, press_page_down, settle, switch_projector_on, watch
 
 pytestmark = pytest.mark.browser
 
@@ -63,3 +63,27 @@ def test_a_log_beside_its_command_is_told_in_the_visitors_language(page: Page, s
     diagnose(page, "vllm serve m --max-num-seqs 1k")
     expect(page.get_by_text("不是整数")).to_be_visible()
     assert not flaws(page)
+
+
+@pytest.mark.parametrize("query", ["case=thrash&cause=PAST_SWEET_SPOT&act=seats_down", "case=ranks&cause=DP_IMBALANCE&act=budget_up"])
+def test_on_a_projector_of_1280x720_the_verdict_and_the_two_pictures_that_decide_need_no_scrolling(page: Page, server: str, query: str) -> None:
+    page.goto(f"{server}/diagnose?lang=en&{query}")
+    settle(page)
+    switch_projector_on(page)
+    pictures = page.get_by_test_id("stPlotlyChart")
+    expect(pictures).to_have_count(6)
+    for shown in (page.locator(".st-key-told"), page.locator(".st-key-next"), pictures.nth(0), pictures.nth(1)):
+        box = shown.bounding_box()
+        assert box and box["y"] + box["height"] <= 720
+    assert not flaws(page)
+
+
+def test_after_the_last_patient_comes_the_card_and_page_down_goes_on_to_the_playground(page: Page, server: str) -> None:
+    page.goto(f"{server}/diagnose?lang=zh&case=fine&cause=HEALTHY&act=nothing")
+    settle(page)
+    press_page_down(page)
+    expect(page.get_by_text("14 个病例都看完了")).to_be_visible()
+    expect(page.locator(".dd-card")).to_be_visible()
+    assert not flaws(page)
+    page.keyboard.press("PageDown")
+    page.wait_for_url("**/playground*")

@@ -15,7 +15,7 @@ from sim.memory import plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
 from ui import charts, controls, frame, lesson, narration, series, state, terms
-from ui.text import count, joined, percent, seconds, t
+from ui.text import BLANK, count, joined, percent, seconds, t
 
 GPUS, GIB = 8, 2**30
 MOST_USD = 1000.0  # a card and hour
@@ -164,7 +164,7 @@ if not fit:
     state.publish()
     st.stop()
 
-names = [name(tp) for tp in fit]
+names = [name(tp).replace(f"×{BLANK}", "×<br>") for tp in fit]  # a phone has no room for them in a line
 first, last = min(fit), max(fit)  # the smallest and the largest TP that starts
 
 

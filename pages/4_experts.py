@@ -146,7 +146,11 @@ def arrow(*figures: str) -> str:
 
 def took(before: Step, after: Step) -> str:
     """"19 ms → 18 ms (−5.7%)"."""
-    return f"{arrow(seconds(before.seconds), seconds(after.seconds))} ({change(after.seconds, before.seconds)})"
+    return t("experts.took", times=times(before, after), change=change(after.seconds, before.seconds))
+
+
+def times(before: Step, after: Step) -> str:
+    return arrow(seconds(before.seconds), seconds(after.seconds))
 
 
 with frame.page("experts"):
@@ -263,7 +267,7 @@ def told() -> str:
         return t("lesson.same")
     ratio = now.seconds / before.seconds
     said = [t(
-        f"experts.{flow.name}_reveal", took=took(before, now), times=arrow(seconds(before.seconds), seconds(now.seconds)), low=a.expert_skew, high=b.expert_skew, a=place_word(place_of(a)),
+        f"experts.{flow.name}_reveal", took=took(before, now), times=times(before, now), low=a.expert_skew, high=b.expert_skew, a=place_word(place_of(a)),
         b=place_word(place_of(b)), ratio=f"{ratio:.2g}", n_before=before.size, n_after=now.size, tokens=f"{now.size / before.size:.2g}",
         speed_before=count(before.size / before.seconds), speed_after=count(now.size / now.seconds), experts=shape.experts,
         touched=arrow(f"{before.touched:.0f}", f"{now.touched:.0f}"), full=arrow(f"{before.fullest():.2f}", f"{now.fullest():.2f}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -69,13 +70,6 @@ class Figures:
         return sum(self.parts.values())
 
 
-def laid_out(scenario: Scenario, tp: int, users: int) -> Scenario:
-    """The scenario on eight cards cut into engines of `tp`, with so many users and four requests of each."""
-    return scenario.but(
-        tensor_parallel_size=tp, data_parallel_size=GPUS // tp, num_clients=users, num_requests=4 * users
-    )
-
-
 @st.cache_resource(max_entries=400, show_spinner=False)
 def measure(key: str, _scenario: Scenario) -> Figures | SimError:
     """The figures of a run; where it cannot start, why not. `key` says all of the scenario."""
@@ -89,7 +83,8 @@ def measure(key: str, _scenario: Scenario) -> Figures | SimError:
 
 
 def look(scenario: Scenario, tp: int, users: int) -> Figures | SimError:
-    one = laid_out(scenario, tp, users)
+    """The scenario on eight cards cut into engines of `tp`, with so many users and four requests of each."""
+    one = scenario.but(tensor_parallel_size=tp, data_parallel_size=GPUS // tp, num_clients=users, num_requests=4 * users)
     return measure(state.run_key(one), one)
 
 
@@ -100,15 +95,12 @@ def name(tp: int) -> str:
 def crossings(users: Any, lines: dict[int, Any]) -> list[tuple[int, int, float]]:
     """Where two layouts' TPOT lines cross for the last time: (tp, tp, users), between neighbouring points on a log axis."""
     found = []
-    tps = sorted(lines)
-    for i, one in enumerate(tps):
-        for other in tps[i + 1 :]:
-            gap = np.log(np.asarray(lines[one])) - np.log(np.asarray(lines[other]))
-            turn = np.flatnonzero(gap[:-1] * gap[1:] < 0)
-            if len(turn):
-                k = int(turn[-1])
-                share = gap[k] / (gap[k] - gap[k + 1])
-                found.append((one, other, float(np.exp(np.interp(share, [0, 1], np.log([users[k], users[k + 1]]))))))
+    for one, other in combinations(sorted(lines), 2):
+        gap = np.log(np.asarray(lines[one])) - np.log(np.asarray(lines[other]))
+        if len(turn := np.flatnonzero(gap[:-1] * gap[1:] < 0)):
+            k = int(turn[-1])
+            share = gap[k] / (gap[k] - gap[k + 1])
+            found.append((one, other, float(users[k] * (users[k + 1] / users[k]) ** share)))
     return found
 
 

@@ -39,7 +39,7 @@ CSS = """<style>
 .dd-table code{font-size:.8rem;overflow-wrap:anywhere;background:none;padding:0;color:inherit}
 .dd-table td:first-child code{font-weight:600}.dd-table small{color:var(--if-soft);overflow-wrap:anywhere}.dd-table .q code{font-size:.78rem}
 .dd-table th:nth-child(1){width:27%}.dd-table th:nth-child(2){width:7.5rem}.dd-table th:nth-child(4){width:30%}
-.dd-seen{margin:0;padding-left:1.6rem}.dd-seen li{font-size:.92rem;line-height:1.45}.dd-seen small{color:var(--if-soft)}
+.dd-seen{margin:0;padding-left:1.6rem}.dd-seen li{font-size:.92rem;line-height:1.45}.dd-large li,.dd-large p{font-size:.76rem;line-height:1.4;margin:.2rem 0}.dd-seen small{color:var(--if-soft)}
 .dd-card{border:2px solid var(--if-accent);border-radius:8px;padding:.8rem 1.2rem;break-inside:avoid}
 .dd-card h3{margin:0 0 .6rem;padding:0;font-size:1.2rem}.dd-card p{margin:.4rem 0;line-height:1.45}.dd-card p b{display:block}
 .dd-card .new{border-left:4px solid var(--if-bad);padding-left:.7rem}.dd-card i{font-style:normal;font-size:.8rem;color:var(--if-bad)}
@@ -374,9 +374,10 @@ def farewell() -> None:
         f"<li>{html.escape(named(i.code))} <small>→ {html.escape(t(f'diagnose.act.{incidents.RIGHT[i.code]}'))}</small></li>"
         for i in incidents.INCIDENTS
     )
+    size = "dd-large" if frame.projector() else ""  # the letters are large: what was seen and the card are to be seen at once
     for place, words in zip(frame.columns(2), (f"<ol class='dd-seen'>{seen}</ol>", card_html(text.language())), strict=True):
         with place:
-            st.html(words)
+            st.html(f"<div class='{size}'>{words}</div>")
 
 
 # --- checklist and card -----------------------------------------------------------------------------------------------

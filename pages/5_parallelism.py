@@ -226,9 +226,13 @@ def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]
     error, _ = narration.error(b.gpu)
     drawn = [charts.Line(USERS, y, LINES[tp], name(tp), error=error) for tp, y in lines.items()]
     guess = flow.guess_line()
+
+    def heights(users: float) -> dict[int, float]:
+        return {tp: float(np.interp(np.log(users), np.log(USERS), y)) for tp, y in lines.items()}
+
     charts.curve(
         t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE,
-        marks=[(n, float(np.interp(np.log(n), np.log(USERS), lines[p])), count(round(n))) for p, q, n in cross if q == last],
+        marks=[(n, at[p], count(round(n))) for p, _, n in cross if (at := heights(n))[p] <= 1.001 * min(at.values())],  # another is the quickest from here
         limits=[(guess[1], lines[first][0] / guess[0])] if guess else [],
         alt=t("parallelism.alt_tpot", crossings=crossing_words(cross)), key="tpot",
     )

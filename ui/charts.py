@@ -113,16 +113,17 @@ def curve(
     right = x_end if x_end is not None else max((float(x[-1]) for _, x, _ in shown if len(x)), default=1.0)
     traces = [_error_band(line, x, y) for line, x, y in shown if line.error > 0]
     traces += [_line(line, x, y, band) for line, x, y in shown]
-    if marks:
-        traces.append(_points([m[0] for m in marks], [m[1] * factor for m in marks], [m[2] for m in marks]))
     layout = base_layout(title, height, right_words=[line.label for line in lines])
     low = 0.0
     if log_y:
         values = np.concatenate([y[np.isfinite(y) & (y > 0)] for _, _, y in shown] or [np.ones(1)])
         low = float(values.min()) * 0.8 if len(values) else 0.1
         top = max(float(values.max()) if len(values) else 1.0, *(v * factor for _, v in limits), low * 2) * 1.25
-    layout["xaxis"] |= {"title": axis_title(x_title), "range": _range(x_start, right, log_x)}
-    layout["yaxis"] |= {"range": _range(low, top, log_y)}
+    across, upright = _range(x_start, right, log_x), _range(low, top, log_y)
+    if marks:
+        traces.append(_points([(x, y * factor, word) for x, y, word in marks], (across, log_x), (upright, log_y)))
+    layout["xaxis"] |= {"title": axis_title(x_title), "range": across}
+    layout["yaxis"] |= {"range": upright}
     if log_x:
         layout["xaxis"] |= {"type": "log", "dtick": 1, "tickformat": ","}
     if log_y:
@@ -315,14 +316,17 @@ def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
-def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dict[str, Any]:
+def _points(
+    marks: Sequence[tuple[float, float, str]], across: tuple[list[float], bool], upwards: tuple[list[float], bool]
+) -> dict[str, Any]:
+    """Points with words. across, upwards: what the axes range over (in powers of ten if logarithmic), and whether they are."""
     ink = palette()["ink"]
     met: dict[tuple[float, float], list[str]] = {}  # words of points that lie on each other
-    for at_x, at_y, word in zip(x, y, words, strict=True):
+    for at_x, at_y, word in marks:
         met.setdefault((float(at_x), float(at_y)), []).append(word)
     (x, y), words = zip(*met, strict=True), [", ".join(filter(None, there)) for there in met.values()]
-    # A word stands on the side away from the nearest other point; x and y are compared as shares of what they span.
-    places = np.column_stack([np.asarray(v, np.float64) / (np.ptp(v) or 1.0) for v in (x, y)])
+    # A word stands on the side away from the nearest other point; x and y are compared as shares of their axes.
+    places = np.column_stack([_shares(x, *across), _shares(y, *upwards)])
     sides = []
     for place in places:
         away = place - places
@@ -331,13 +335,22 @@ def _points(x: Sequence[float], y: Sequence[float], words: Sequence[str]) -> dic
         nearest = int(np.argmin(distance))
         close = distance[nearest] < 0.25
         upright = "bottom" if close and away[nearest][1] < 0 else "top"
-        left = away[nearest][0] < 0 if close else place[0] > places[:, 0].min()  # of a rising curve, what lies up left is free
-        sides.append(f"{upright} {'left' if left else 'center' if not close else 'right'}")
+        if close:
+            side = "left" if away[nearest][0] < 0 or place[0] > 0.85 else "right"  # beside the picture stand its words
+        else:  # of a rising curve, what lies up left is free; nothing runs over the axis
+            side = "left" if place[0] > min(places[:, 0].min(), 0.95) else "right" if place[0] < 0.05 else "center"
+        sides.append(f"{upright} {side}")
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
         "textposition": sides, "textfont": {"size": 13 * frame.scale(), "color": ink}, "cliponaxis": False,
         "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
     }
+
+
+def _shares(values: Sequence[float], ends: list[float], log: bool) -> Any:
+    """Where values lie on an axis, 0..1."""
+    at = np.log10(np.maximum(values, 1e-6)) if log else np.asarray(values, np.float64)
+    return (at - ends[0]) / (ends[1] - ends[0])
 
 
 def base_layout(title: str, height: int, right_words: Sequence[str] = ()) -> dict[str, Any]:

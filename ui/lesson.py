@@ -158,8 +158,9 @@ def begin(
     if len(scenes) > 1:
         _tabs(page, names, index, go)
     if step == "next":
-        with st.container(key="takeaway"):
-            st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
+        if flow.untouched or not frame.projector():  # a class has read it, and looks at something else now
+            with st.container(key="takeaway"):
+                st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
     else:
         asked_of = s if flow.untouched or not flow.revealed else replace(s, b=scene.b, a=scene.a or scene.b)
         known = numbers(scene.name, asked_of) if numbers else {}
@@ -244,7 +245,7 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
         wanted = changes(advice, run.scenario) if run else {}
         if wanted and flow.movable.issuperset(wanted) and flow.s.b.but(**wanted) != flow.s.a:
             why, action = (t(f"advice.{key}").format_map(Blanks(advice.params)) for key in (advice.why_key, advice.action_key))
-            return t("lesson.advised", why=why, action=action), wanted
+            return t("lesson.advised_why" if frame.projector() else "lesson.advised", why=why, action=action), wanted
     return None
 
 

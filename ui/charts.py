@@ -117,7 +117,7 @@ def curve(
     low = 0.0
     if log_y:
         values = np.concatenate([y[np.isfinite(y) & (y > 0)] for _, _, y in shown] or [np.ones(1)])
-        low = float(values.min()) * 0.8 if len(values) else 0.1
+        low = float(values.min()) * 0.5 if len(values) else 0.1  # room for a word below the lowest point
         top = max(float(values.max()) if len(values) else 1.0, *(v * factor for _, v in limits), low * 2) * 1.25
     across, upright = _range(x_start, right, log_x), _range(low, top, log_y)
     if marks:

@@ -140,12 +140,16 @@ shape, users = catalog.model(b.model), b.num_clients
 alone, crowd = ((t(f"parallelism.try_{n}"), {"num_clients": k, "num_requests": 4 * k}) for n, k in (("one", 1), ("many", 256)))
 models = [(t(f"parallelism.try_{key}"), {"model": model, "gpu": gpu}) for key, (model, gpu) in (
     ("small", MODELS[0]), ("large", MODELS[1]), ("heads", MODELS[2]), ("mla", MODELS[4]))]
+prompts = [(t(f"parallelism.try_{key}"), {"prompt_tokens": n, "max_model_len": longest, "num_clients": k, "num_requests": 4 * k})
+           for key, n, longest, k in (("short", BASE.prompt_tokens, BASE.max_model_len, 256), ("long", 8000, 16_384, 64))]
 links = {link: (t(f"parallelism.try_{link}"), {"link": link}) for link in ("nvlink", "pcie")}
 load = {} if flow.name == "kv" else {  # a pool does not ask for it
     "num_clients": partial(controls.knob, "num_clients", USERS, label=t("parallelism.knob_users")),
     "link": partial(controls.choice, "link", label=t("parallelism.knob_link")),
 }
-lesson.bench(flow, load | {"model": pick_model}, [alone, crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
+other_prompts = prompts[b.prompt_tokens == BASE.prompt_tokens] if flow.name == "layout" else alone
+lesson.bench(flow, load | {"model": pick_model}, [
+    other_prompts, crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
 
 seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [a.tensor_parallel_size])}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
@@ -342,7 +346,10 @@ def communication() -> str:
 def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
     said = [comparison()]
     if flow.name == "layout":
-        said += [copies(lines), communication(), t("parallelism.price", price=price).replace("$", r"\$")]
+        most = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
+        said += [copies(lines), communication(), lesson.says(t(
+            "parallelism.lesson_long", prompt=b.prompt_tokens, best=name(most), first=name(first), last=name(last),
+            ttft_first=seconds(fit[first].summary.ttft_p50), ttft_last=seconds(fit[last].summary.ttft_p50))), t("parallelism.price", price=price).replace("$", r"\$")]
     elif flow.name == "alone":
         one, many = (" → ".join(f"{lines[tp][at]:.1f}" for tp in (first, last)) for at in (0, -1))
         said += [table(lines), t("parallelism.crossing_note", crossings=crossing_words(cross)), lesson.says(t(

@@ -221,6 +221,12 @@ def test_over_pcie_copies_win_by_far() -> None:
     assert share[0] < 50 < share[1]
 
 
+def test_with_long_prompts_a_large_tp_buys_time_to_first_token_and_not_throughput() -> None:
+    said = re.search(r"prompts of 8,000 tokens\) the most tokens/s come from ([^;]+);.* at the median (\S+ ms) with 8 × TP1 and (\S+ ms) with TP8",
+                     words(after("5_parallelism", "layout", f"Long prompts: 8,000{BLANK}tokens")).replace(BLANK, " "))
+    assert said and "TP8" not in said[1] and float(said[2].split()[0]) > 2 * float(said[3].split()[0])
+
+
 def test_eight_cards_make_one_user_faster_but_never_eight_times() -> None:
     for clicks in (), ("PCIe between the cards",), ("MLA: DeepSeek-V4-Flash",):
         said = words(after("5_parallelism", "alone", *clicks))

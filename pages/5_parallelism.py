@@ -147,9 +147,9 @@ load = {} if flow.name == "kv" else {  # a pool does not ask for it
     "num_clients": partial(controls.knob, "num_clients", USERS, label=t("parallelism.knob_users")),
     "link": partial(controls.choice, "link", label=t("parallelism.knob_link")),
 }
-other_prompts = prompts[b.prompt_tokens == BASE.prompt_tokens] if flow.name == "layout" else alone
+other_prompts = [prompts[b.prompt_tokens == BASE.prompt_tokens]] if flow.name == "layout" else []
 lesson.bench(flow, load | {"model": pick_model}, [
-    other_prompts, crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
+    *other_prompts, alone if users > 1 else crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
 
 seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [a.tensor_parallel_size])}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}

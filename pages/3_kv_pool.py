@@ -23,7 +23,7 @@ FULL = Scenario(
 OVER = FULL.but(max_num_seqs=512)
 SMALL = OVER.but(request_rate=3, max_num_seqs=32, num_gpu_blocks_override=16 * PER_REQUEST + 1)
 PICTURES = ("kv_max", "running_max", "waiting_max", "preemptions", "e2e_p99")  # of `four`, and what the questions are about
-USERS = FULL.but(arrival="closed", duration_s=60, num_clients=350, max_num_seqs=512)
+USERS = FULL.but(arrival="closed", duration_s=120, num_clients=350, output_cv=0.6, max_num_seqs=512)  # full for most of the run
 THRASH = Scenario(
     request_rate=6, duration_s=40, prompt_tokens=3000, prompt_cv=0.3, output_tokens=300, output_cv=0.5, max_num_seqs=64,
     max_num_batched_tokens=2048, max_model_len=8192, num_gpu_blocks_override=4000, enable_prefix_caching=False,
@@ -109,11 +109,13 @@ def draw_match(flow: Flow) -> None:
 
 
 def draw_signs(flow: Flow) -> None:
+    flow.s.together = frozenset({"num_clients"})  # a remedy is compared with none at the same load
+    remedies = {"seats": (1024, BLOCKS), "fewer": (256, BLOCKS), "memory": (512, 2 * BLOCKS)}
     lesson.bench(flow, claims=[
         *((t(f"kv_pool.signs_{name}"), {"num_clients": users, "max_num_seqs": 512, "num_gpu_blocks_override": BLOCKS})
           for name, users in (("empty", USERS.num_clients), ("full", 600))),
-        (t("kv_pool.signs_seats"), {"max_num_seqs": 1024}), (t("kv_pool.signs_fewer"), {"max_num_seqs": 256}),
-        (t("kv_pool.signs_memory"), {"num_gpu_blocks_override": 2 * BLOCKS}),
+        *((t(f"kv_pool.signs_{name}"), {"max_num_seqs": seats, "num_gpu_blocks_override": blocks})
+          for name, (seats, blocks) in remedies.items()),
     ])
     b, a = state.runs(flow.s)
     four(flow, b, a)
@@ -151,7 +153,8 @@ def draw_blocks(flow: Flow) -> None:
         *((controls.option("victim", v), {"victim": v}) for v in VICTIMS[::2])])
     words, p = first_victim(flow.s.b), preemption(state.run_key(flow.s.b), flow.s.b)
     if p is None:
-        st.info(t("kv_pool.blocks_none"))
+        if flow.revealed:  # before, it stands in the place of the question
+            st.info(t("kv_pool.blocks_none"))
         return
     k = min(max(p.at + offset, 0), len(p.moments) - 1) if flow.revealed else p.at - 1
     moment = p.moments[k]
@@ -203,9 +206,11 @@ def draw_mode(flow: Flow) -> None:
                 height=lesson.PICTURE, y_end=max(values) * 1.1, alt=t(f"kv_pool.alt_{name}" if flow.revealed else f"kv_pool.alt_{name}_a", few=few),
                 marks=[(swap.pcie_gb_s, of(now.summary()), said(of(now.summary())))] if flow.revealed else [],
             )
+    p99, p99_a = now.summary().e2e_p99, recompute.summary().e2e_p99
     words = {**narration.figures(now, recompute), "link": f"{swap.pcie_gb_s:g}",
-             "p99_c": seconds(cautious.summary().e2e_p99), "few": few}
-    lesson.end(flow, explain=t("kv_pool.mode_explain", **words), run=now,
+             "p99_c": seconds(cautious.summary().e2e_p99), "few": few, "apart": change(p99, p99_a), "off": percent(error)}
+    verdict = t(f"kv_pool.mode_{'close' if abs(p99 / p99_a - 1) <= error else 'apart'}", **words)
+    lesson.end(flow, explain=t("kv_pool.mode_explain", verdict=verdict, **words), run=now,
                note=f"{lesson.says(t('kv_pool.mode_honest'))}\n\n{lesson.pale(why)}", then=(t("kv_pool.mode_then"), {"pcie_gb_s": 3.0}))
 
 
@@ -241,12 +246,12 @@ def draw_thrash(flow: Flow) -> None:
 
 def numbers(scene: str, s: state.State) -> dict[str, str]:
     if scene == "blocks":
-        return first_victim(s.b)
+        return first_victim(s.b) or {"question": t("kv_pool.blocks_none")}
     if scene == "pool":
         return {"util_a": f"{s.a.gpu_memory_utilization:g}", "util_b": f"{s.b.gpu_memory_utilization:g}",
                 "more": f"{100 * (s.b.gpu_memory_utilization / s.a.gpu_memory_utilization - 1):.0f}%"}
     a = state.run(s.a)
-    whole = (s.a.num_gpu_blocks_override - 1) // PER_REQUEST
+    whole = (a.num_gpu_blocks - 1) // PER_REQUEST
     return narration.figures(a, a) | {
         "seats": count(s.b.max_num_seqs), "whole": count(whole), "users": count(s.b.num_clients), "link": f"{s.b.pcie_gb_s:g}",
         "prompt": count(s.b.prompt_tokens)}

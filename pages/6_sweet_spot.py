@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from sim import catalog
 from sim.engine import simulate
 from sim.load_curve import KNEE, LOADS, Point, curve, knee
 from sim.presets import presets
@@ -81,7 +82,7 @@ EXTRA: dict[str, state.Extra] = {"across": "max_num_seqs", "up": "max_num_batche
 def figures(key: str, _scenario: Scenario) -> Summary | None:
     """The summary of a run; None if it cannot start. `key` says all of the scenario."""
     try:
-        return simulate(_scenario).summary()
+        return simulate(_scenario, most_ticks=state.MOST_TICKS // _scenario.data_parallel_size).summary()
     except SimError:
         return None
 
@@ -92,28 +93,16 @@ def measure(scenario: Scenario) -> Summary | None:
 
 @st.cache_data(max_entries=50, show_spinner=False)
 def searched(key: str, _base: Scenario, limits: tuple[tuple[str, float], ...]) -> Answer | None:
-    """The most throughput over both budgets that keeps the limits; `key` says all of the base."""
+    """The most throughput over both budgets that keeps the limits; `key` says all else of the base."""
     try:
-        return search(_base, FINE, dict(limits), maximise="qps")
+        return search(_base, FINE, dict(limits), maximise="qps", most_ticks=state.MOST_TICKS // _base.data_parallel_size)
     except SimError:
         return None
 
 
-def begun(b: Scenario, **changes: Any) -> Scenario:
-    """Where a map or a search begins; where prompts must fit whole and no budget holds them, the page ends there."""
-    try:
-        return b.but(**changes)
-    except SimError as error:
-        state.end(error)
-
-
 def found_by_search(b: Scenario, **limits: float) -> Answer | None:
-    try:
-        base = b.but(max_num_seqs=32, max_num_batched_tokens=8192)
-    except SimError:  # prompts that must fit whole
-        return None
     with st.spinner(t("sweet_spot.searching")):
-        return searched(state.run_key(base), base, tuple({**NO_PREEMPTION, **limits}.items()))
+        return searched(state.run_key(b, FINE), b, tuple({**NO_PREEMPTION, **limits}.items()))
 
 
 def tiles(b: Scenario) -> None:
@@ -315,19 +304,20 @@ def atlas(flow: lesson.Flow) -> None:
     with row[3]:
         size = int(pick("cells", list(SIZES), lambda n: f"{n} × {n}"))
     axes = {name: values_of(name, size) for name in names}
+    engines = max(axes.get("data_parallel_size", [b.data_parallel_size]))
     memory = {"num_gpu_blocks_override": 0} if "gpu_memory_utilization" in axes and "num_gpu_blocks_override" not in axes else {}
-    base = begun(b, **memory, **{name: values[-1] for name, values in axes.items()})
-    job = sweep_map.job("map", f"{state.run_key(base)}|{size}|{'|'.join(axes)}")
+    base = b.but(**memory)
+    job = sweep_map.job("map", f"{state.run_key(base, axes)}|{size}|{'|'.join(axes)}")
     made = [tried.changes for tried in job.runs]
     missing = [changes for changes in every(axes) if changes not in made]
 
     def make(watch: Callable[[Tried], None]) -> None:
-        for index, result in sweep(changed(base, changes) for changes in missing):
+        for index, result in sweep((changed(base, changes) for changes in missing), most_ticks=state.MOST_TICKS // engines):
             watch(judge(missing[index], result, NO_PREEMPTION, "qps"))
 
     sweep_map.progress(job, len(made) + len(missing), whole=True)
     best = max(job.runs, key=lambda tried: tried.rank, default=None)
-    said = best_of(best) if best and not best.excess else t("sweet_spot.map_none") if job.done else ""
+    said = best_of(best, job.done) if best and not best.excess else t("sweet_spot.map_none") if job.done else ""
     here = {name: getattr(b, name) for name in axes}
 
     def take(changes: dict[str, Any]) -> None:
@@ -338,14 +328,14 @@ def atlas(flow: lesson.Flow) -> None:
         sweep_map.heatmap(job.runs, axes, metric, here, take, said, lesson.PICTURE)
     with right:
         sweep_map.plane(job.runs, here, take, said, lesson.PICTURE)
-    lesson.end(flow, explain=joined([said, taken(b, axes)]), note=t("sweet_spot.map_lead"))
+    lesson.end(flow, explain=joined([said, taken(base, axes)]), note=t("sweet_spot.map_lead"))
     sweep_map.work(job, make)
 
 
-def best_of(tried: Tried) -> str:
+def best_of(tried: Tried, done: bool) -> str:
     s = tried.result
     assert isinstance(s, Summary)
-    return t("sweet_spot.map_best", settings=sweep_map.settings(tried.changes), qps=s.qps, p99=seconds(s.e2e_p99))
+    return t("sweet_spot.map_best" if done else "sweet_spot.map_so_far", settings=sweep_map.settings(tried.changes), qps=s.qps, p99=seconds(s.e2e_p99))
 
 
 def taken(b: Scenario, names: Iterable[str]) -> str:
@@ -386,13 +376,12 @@ def hunt(flow: lesson.Flow) -> None:
                                                for name, values in ranges.items()]})
         st.caption(t("sweet_spot.search_space", total=f"{total:,}"))
         return lesson.end(flow)
-    base = begun(b, **{name: values[0] for name, values in SEARCHED.items()}, **ranges["split"][0])
-    job = sweep_map.job("search", f"{state.run_key(base)}|{gpus}")
+    job = sweep_map.job("search", f"{state.run_key(b, (*SEARCHED, *ranges['split'][0]))}|{gpus}")
     limits = {**NO_PREEMPTION, "ttft_p99": b.slo_ttft_s, "itl_p99": b.slo_tpot_s}
 
     def make(watch: Callable[[Tried], None]) -> Answer | None:
         try:
-            return search(base, ranges, limits, maximise="qps", watch=watch, made=job.runs)
+            return search(b, ranges, limits, maximise="qps", watch=watch, made=job.runs, most_ticks=state.MOST_TICKS // gpus)
         except SimError:  # nothing that runs: each run says why
             return None
 
@@ -400,12 +389,12 @@ def hunt(flow: lesson.Flow) -> None:
     said, here = [], {name: getattr(b, name) for name in (*SEARCHED, *ranges["split"][0])}
     if job.runs:
         best = max(job.runs, key=lambda tried: tried.rank)
-        said = [t("sweet_spot.search_done", runs=len(job.runs), all=f"{total:,}") if job.done else "", best_of(best) if not best.excess else t(
+        said = [t("sweet_spot.search_done", runs=len(job.runs), all=f"{total:,}") if job.done else "", best_of(best, job.done) if not best.excess else t(
             "sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
     if flow.step == "next" and job.answer:
         sweep_map.proof(job.answer)
     sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), joined(said), lesson.PICTURE)
-    lesson.end(flow, explain=joined(said), note=joined([taken(b, here), t("sweet_spot.search_lead")]))
+    lesson.end(flow, explain=joined(said), note=joined([taken(b, here) if catalog.num_gpus(b) == gpus else "", t("sweet_spot.search_lead")]))
     sweep_map.work(job, make)
 
 
@@ -458,7 +447,7 @@ def targets(flow: lesson.Flow) -> None:
 @st.cache_data(max_entries=100, show_spinner=False)
 def measured(key: str, _scenario: Scenario) -> list[Point]:
     """The curve of a scenario; `key` says all of it."""
-    return curve(_scenario)
+    return curve(_scenario, state.MOST_TICKS // (10 * _scenario.data_parallel_size))  # it makes a dozen runs
 
 
 def sums_up(flow: lesson.Flow) -> None:
@@ -467,10 +456,16 @@ def sums_up(flow: lesson.Flow) -> None:
     if not lesson.bench(flow, {"max_num_seqs": [16, 32, 64, 128, 256], "output_cv": [0.0, 0.5, 1.0, 1.5, 2.0]}):
         lesson.covered()
         return lesson.end(flow)
-    state.runs(flow.s)  # explains what cannot start
-    wanted = ({"static": b.but(batching="static")} if b.batching != "static" else {}) | ({"a": a} if flow.s.compared else {}) | {"b": b}
-    with st.spinner(t("sweet_spot.measuring")):
-        curves = {name: measured(state.run_key(scenario), scenario) for name, scenario in wanted.items()}
+    run_b, run_a = state.runs(flow.s)  # explains what cannot start
+    wanted = ({"static": b.but(batching="static")} if b.batching != "static" else {}) | ({"a": a} if run_a is not run_b else {}) | {"b": b}
+    try:
+        with st.spinner(t("sweet_spot.measuring")):
+            curves = {name: measured(state.run_key(scenario), scenario) for name, scenario in wanted.items()}
+    except SimError as error:
+        state.end(error)
+    if not all(s.qps for found in curves.values() for s in found):
+        st.warning(t("sweet_spot.no_curve"))
+        return lesson.end(flow)
     knees = {name: knee(found) for name, found in curves.items()}
     bend = {name: s.qps for name, s in knees.items()}
     guess, looks = flow.guess_line(), {"static": ("soft", True), "a": ("idle", True), "b": ("decode", False)}

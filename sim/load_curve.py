@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -28,29 +29,38 @@ class Point:
     e2e_p99: float
 
 
-def curve(scenario: Scenario) -> list[Point]:
+def curve(scenario: Scenario, most_ticks: float = inf) -> list[Point]:
     """The scenario at each of LOADS, lightest first, as shares of what continuous batching can complete.
 
-    Raises SimError where the scenario cannot run.
+    most_ticks: as `simulate` takes it, of each run. Raises SimError where the scenario cannot run.
     """
-    most = capacity(scenario.but(batching="continuous"))
-    runs = [simulate(offered(scenario, share * most)) for share in LOADS]
-    return [Point(_completed(run), run.summary().e2e_p99) for run in runs]
+    most = capacity(scenario.but(batching="continuous"), most_ticks)
+    runs = [simulate(offered(scenario, share * most), most_ticks=most_ticks) for share in LOADS]
+    return [Point(min(_completed(run), _arrived(run)), run.summary().e2e_p99) for run in runs]
 
 
-def capacity(scenario: Scenario) -> float:
+def capacity(scenario: Scenario, most_ticks: float = inf) -> float:
     """What the server completes of these requests while more of them wait than it has seats, req/s.
 
     Raises SimError where the scenario cannot run.
     """
-    return _completed(simulate(flood(scenario)))
+    return _completed(simulate(flood(scenario), most_ticks=most_ticks))
 
 
 def _completed(run: Run) -> float:
     """Completions a second, of the middle three fifths: before, the batch is not yet full; after them it runs empty."""
     done = np.sort(run.finish[np.isfinite(run.finish)])
+    if not len(done):
+        return 0.0
     begin, end = len(done) // 5, 4 * len(done) // 5
-    return (end - begin) / float(done[end] - done[begin])
+    span = float(done[end] - done[begin])
+    return (end - begin) / span if span else len(done) / float(done[-1])  # very few, or a batch that left together
+
+
+def _arrived(run: Run) -> float:
+    """Arrivals a second: more cannot be completed, whatever the lumps in which batches that leave together finish."""
+    times = run.arrival[np.isfinite(run.arrival)]
+    return len(times) / max(float(times.max(initial=0.0)), 1e-6)
 
 
 def flood(scenario: Scenario) -> Scenario:

@@ -48,31 +48,30 @@ def block_bytes(shape: Model, scenario: Scenario) -> int:
     return math.ceil(shape.kv_values_per_token(scenario.tensor_parallel_size) * width * scenario.block_size)
 
 
+def tensor_parallel_sizes(shape: Model) -> list[int]:
+    """The sizes that divide a model: its heads, its feed-forward, and its KV heads (or they it: several ranks may hold one)."""
+    return [
+        n for n in range(1, 65)
+        if shape.heads % n == 0 and shape.intermediate % n == 0 and (shape.is_mla or _kv_heads_divide(shape, n))
+    ]
+
+
+def _kv_heads_divide(shape: Model, tp: int) -> bool:
+    return shape.kv_heads % tp == 0 if shape.kv_heads >= tp else tp % shape.kv_heads == 0
+
+
 def check_parallel(shape: Model, scenario: Scenario) -> None:
     """SimError if the ranks cannot divide the model, with vLLM's own words and the sizes that would work."""
     tp, ep = scenario.tensor_parallel_size, scenario.enable_expert_parallel
-    allowed = [n for n in (1, 2, 4, 8, 16, 32, 64, 3, 6, 5, 7, 12, 14, 24, 28, 48, 56) if shape.heads % n == 0]
-    if shape.heads % tp:
-        raise SimError(
-            "tp_heads",
-            f"Total number of attention heads ({shape.heads}) must be divisible by tensor parallel size ({tp}). "
-            f"Sizes that work: {', '.join(map(str, sorted(allowed)))}",
-            field="tensor_parallel_size",
-            heads=shape.heads,
-            value=tp,
-            works=", ".join(map(str, sorted(allowed))),
-        )
-    if shape.kv_heads > tp and shape.kv_heads % tp and not shape.is_mla:
-        works = [n for n in sorted(allowed) if shape.kv_heads % n == 0 or n % shape.kv_heads == 0]
-        raise SimError(
-            "tp_kv_heads",
-            f"Total number of KV heads ({shape.kv_heads}) must be divisible by tensor parallel size ({tp}). "
-            f"Sizes that work: {', '.join(map(str, works))}",
-            field="tensor_parallel_size",
-            heads=shape.kv_heads,
-            value=tp,
-            works=", ".join(map(str, works)),
-        )
+    for code, what, heads, divides in (
+        ("tp_heads", "attention", shape.heads, shape.heads % tp == 0),
+        ("tp_kv_heads", "KV", shape.kv_heads, shape.is_mla or _kv_heads_divide(shape, tp)),
+    ):
+        if not divides:
+            works = ", ".join(map(str, tensor_parallel_sizes(shape)))
+            raise SimError(
+                code, f"Total number of {what} heads ({heads}) must be divisible by tensor parallel size ({tp}). Sizes that work: {works}",
+                field="tensor_parallel_size", heads=heads, value=tp, works=works)
     if shape.intermediate % tp:
         raise SimError(
             "tp_width",
@@ -156,7 +155,7 @@ def activation_bytes(shape: Model, scenario: Scenario) -> int:
         per_visit = 3 * shape.moe_intermediate / split + shape.hidden
         share = 1 / tp if scenario.enable_expert_parallel else scenario.data_parallel_size
         width = max(width if shape.dense_layers else 0.0, shape.experts_per_token * per_visit * max(share, 0.25))
-    attention = 2 * sum(n for n, _ in shape.attention_matrices(tp)) / 2
+    attention = sum(n for n, _ in shape.attention_matrices(tp))
     layer = tokens * (width + attention + 6 * shape.hidden) * 2
     rows = min(scenario.max_num_seqs, tokens)
     logits = rows * shape.vocab * (2 + 4 + 4)  # 16-bit logits, fp32 copy, probabilities
@@ -199,7 +198,7 @@ def plan(scenario: Scenario) -> MemoryPlan:
         raise SimError(
             "weights_too_large",
             f"CUDA out of memory: {scenario.model[:40]} needs {weights / GIB:.1f} GiB of weights on each GPU, and gpu_memory_utilization "
-            f"{scenario.gpu_memory_utilization:g} of a {card.label} is {requested / GIB:.1f} GiB. {_advice(fit, scenario)}",
+            f"{scenario.gpu_memory_utilization:g} of a {card.label} is {requested / GIB:.1f} GiB. {_advice(fit)}",
             field="tensor_parallel_size",
             weights_gib=weights / GIB,
             requested_gib=requested / GIB,
@@ -215,7 +214,7 @@ def plan(scenario: Scenario) -> MemoryPlan:
             "no_kv_memory",
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine: "
             f"weights {weights / GIB:.1f} GiB, activations {activation / GIB:.1f} GiB and the rest {(graphs + other) / GIB:.1f} GiB "
-            f"leave nothing of {requested / GIB:.1f} GiB. {_advice(fit, scenario)}",
+            f"leave nothing of {requested / GIB:.1f} GiB. {_advice(fit)}",
             field="gpu_memory_utilization",
             weights_gib=weights / GIB,
             requested_gib=requested / GIB,
@@ -276,7 +275,7 @@ def _smallest_tp(scenario: Scenario) -> int | None:
     return None
 
 
-def _advice(fit: int | None, scenario: Scenario) -> str:
+def _advice(fit: int | None) -> str:
     if fit:
         return f"tensor_parallel_size {fit} would fit; so may smaller weights (fp8, int4) or a GPU with more memory"
     return "Take smaller weights (fp8, int4), a GPU with more memory, a higher gpu_memory_utilization or a smaller max_model_len"

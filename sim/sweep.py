@@ -37,7 +37,8 @@ _TRIES = 3  # a task whose process is killed is given out this often in all, the
 
 
 def sweep(
-    scenarios: Iterable[Scenario | SimError], executor: Executor | None = None, spent: Callable[[float], None] | None = None
+    scenarios: Iterable[Scenario | SimError], executor: Executor | None = None, spent: Callable[[float], None] | None = None,
+    most_ticks: float = math.inf,
 ) -> Iterator[tuple[int, Result]]:
     """Run scenarios and yield (index, result) in their order.
 
@@ -45,6 +46,7 @@ def sweep(
     cluster's), some hundred ahead; closing the iterator cancels them. A scenario that cannot run yields its SimError,
     and so does a SimError that stands in the place of a scenario (see `grid`). Scenarios of one traffic share the
     drawing of it. What a killed process of `Workers` or of a cluster had not given back is run again.
+    most_ticks: as `simulate` takes it, of each run.
     spent: called with the seconds that each task took where it ran; what remains of the time is overhead.
     """
     together, ahead = (1, 1) if executor is None else (_TOGETHER, _AHEAD // _TOGETHER)
@@ -53,7 +55,7 @@ def sweep(
     try:
         while True:
             while len(waiting) < ahead and (group := list(islice(source, together))):
-                waiting.append(_Given(group, executor))
+                waiting.append(_Given(group, executor, most_ticks))
             if not waiting:
                 return
             given = waiting.popleft()
@@ -77,14 +79,14 @@ class _Failure:
     params: dict[str, Any]
 
 
-def _task(scenarios: list[Scenario | _Failure]) -> tuple[list[Summary | _Failure], float]:
+def _task(scenarios: list[Scenario | _Failure], most_ticks: float) -> tuple[list[Summary | _Failure], float]:
     begun = perf_counter()
-    return [_run(s) if isinstance(s, Scenario) else s for s in scenarios], perf_counter() - begun
+    return [_run(s, most_ticks) if isinstance(s, Scenario) else s for s in scenarios], perf_counter() - begun
 
 
-def _run(scenario: Scenario) -> Summary | _Failure:
+def _run(scenario: Scenario, most_ticks: float) -> Summary | _Failure:
     try:
-        return simulate(scenario).summary()
+        return simulate(scenario, most_ticks=most_ticks).summary()
     except SimError as error:
         return _failure(error)
 
@@ -96,18 +98,18 @@ def _failure(error: SimError) -> _Failure:
 class _Given:
     """Scenarios given to an executor together, and given again if the process that has them dies."""
 
-    def __init__(self, group: list[Scenario | SimError], executor: Executor | None) -> None:
+    def __init__(self, group: list[Scenario | SimError], executor: Executor | None, most_ticks: float) -> None:
         self.group: list[Scenario | _Failure] = [_failure(s) if isinstance(s, SimError) else s for s in group]
-        self.executor = executor
+        self.executor, self.most_ticks = executor, most_ticks
         self.future: Future[tuple[list[Summary | _Failure], float]]
         self.give()
 
     def give(self) -> None:
         if self.executor:
-            self.future = self.executor.submit(_task, self.group)
+            self.future = self.executor.submit(_task, self.group, self.most_ticks)
         else:
             self.future = Future()
-            self.future.set_result(_task(self.group))
+            self.future.set_result(_task(self.group, self.most_ticks))
 
     def lost(self) -> bool:
         return self.future.done() and not self.future.cancelled() and isinstance(self.future.exception(), BrokenExecutor)
@@ -231,6 +233,7 @@ class Answer:
 def search(
     base: Scenario, ranges: Ranges, limits: Mapping[str, float] | None = None, *, maximise: str = "output_tok_s",
     executor: Executor | None = None, watch: Callable[[Tried], None] | None = None, made: Iterable[Tried] = (),
+    most_ticks: float = math.inf,
 ) -> Answer:
     """The combination of values with the highest figure that keeps the limits: coarse to fine, every run made once.
 
@@ -239,6 +242,7 @@ def search(
     maximise  figure of a Summary
     watch     called with every run as it is made
     made      runs of a search like this one that was broken off: they are not made again
+    most_ticks  as `simulate` takes it, of each run
     Begins at the corners and the middle, walks from the best points of three values of the first field to better ones
     with a stride that halves, and ends where no neighbour (a step in one field, or in two at once) is better. So put
     first what has no order, such as a split of GPUs. Figures that differ by less than half a percent count as equal:
@@ -260,7 +264,7 @@ def search(
         asked = {p: _changes(names, (options[i] for options, i in zip(values, p, strict=True))) for p in points if p not in seen}
         seen.update({p: kept[key] for p, changes in asked.items() if (key := tuple(changes.items())) in kept})
         new = [p for p in asked if p not in seen]
-        for index, result in sweep([changed(base, asked[p]) for p in new], executor):
+        for index, result in sweep([changed(base, asked[p]) for p in new], executor, most_ticks=most_ticks):
             tried = seen[new[index]] = judge(asked[new[index]], result, bounds, maximise)
             if watch:
                 watch(tried)

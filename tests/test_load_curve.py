@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.engine import simulate
-from sim.load_curve import KNEE, capacity, curve, flood, knee, offered
+from sim.load_curve import KNEE, LOADS, capacity, curve, flood, knee, offered
 from sim.scenario import Scenario
 from sim.workload import draw
 
@@ -42,3 +42,14 @@ def test_the_knee_is_the_last_load_before_p99_takes_off() -> None:
     assert 0 < at < len(found) - 1
     assert found[at].e2e_p99 <= KNEE * found[0].e2e_p99 < found[at + 1].e2e_p99
     assert found[at].qps < 1.1 * capacity(SMALL)
+
+
+@pytest.mark.parametrize("scenario", [
+    SMALL.but(arrival="closed", num_clients=1, num_requests=1), SMALL.but(arrival="trace", trace="azure2023_code", duration_s=10.0),
+    SMALL.but(model="Llama-3.1-70B", gpu="A10G", tensor_parallel_size=8, output_tokens=8000, max_model_len=16_384),
+])
+@pytest.mark.parametrize("batching", ["static", "continuous"])
+def test_no_more_is_completed_than_is_offered_however_few_or_lumpy_the_requests_are(scenario: Scenario, batching: str) -> None:
+    points = curve(scenario.but(batching=batching), 20_000)
+    most = capacity(scenario.but(batching="continuous"), 20_000)
+    assert len(points) == len(LOADS) and all(0 <= point.qps <= 1.35 * share * most for share, point in zip(LOADS, points, strict=True))

@@ -86,3 +86,13 @@ def test_a_model_without_experts_cannot_spread_them_as_in_vllm():
     with pytest.raises(SimError, match="Number of experts in the model must be greater than 0") as refused:
         memory.plan(Scenario(enable_expert_parallel=True))
     memory.plan(Scenario(enable_expert_parallel=True).but(**refused.value.params["repair"]))
+
+
+@pytest.mark.parametrize(("name", "tp"), [("MiniMax-M2.5", 12), ("Llama-3.2-3B", 5), ("Qwen3-32B", 3)])
+def test_of_a_size_that_does_not_divide_a_model_it_names_sizes_that_do(name, tp):
+    shape = model(name)
+    with pytest.raises(SimError, match="Sizes that work") as refused:
+        memory.check_parallel(shape, Scenario(model=name, tensor_parallel_size=tp))
+    for works in map(int, refused.value.params["works"].split(", ")):
+        spread = {"enable_expert_parallel": True, "num_redundant_experts": -shape.experts % works} if shape.experts else {}
+        memory.check_parallel(shape, Scenario(model=name, tensor_parallel_size=works, **spread))

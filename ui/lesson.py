@@ -69,8 +69,8 @@ class Scene:
 class Flow:
     """Where the visitor is: which scene, which step of it, and what was predicted (a name of `answers` or a number).
 
-    scenes: all of the page; told: the place above the pictures for what happened; movable: the settings that this scene's
-    knobs and claims move; claims: as `bench` was given them.
+    scenes: all of the page; extra: its page-local settings as a scene begins with them; told: the place above the pictures
+    for what happened; movable: the settings that this scene's knobs and claims move; claims: as `bench` was given them.
     """
 
     page: str
@@ -79,6 +79,7 @@ class Flow:
     step: str
     answer: str | float | None
     s: state.State
+    extra: Mapping[str, state.Extra]
     told: Any = None
     movable: set[str] = field(default_factory=set)
     claims: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -120,6 +121,7 @@ def begin(
     is about and in nothing else: whatever else the visitor moves, moves both.
     """
     if follow := st.session_state.pop("lesson_follow", None):
+        state.publish()  # of the page that is left
         st.switch_page(follow)
     names, own = [scene.name for scene in scenes], dict(extra or {})
     asked, _, _ = st.query_params.get("p", "").partition(".")
@@ -127,61 +129,68 @@ def begin(
     if asked and asked not in names:
         state.unknown(f"p={asked}")
     name, _, step = str(s.extra["p"]).partition(".")
-    index = names.index(name) if name in names else 0
-    scene, step = scenes[index], step if step in STEPS else STEPS[0]
+    scene, step = scenes[names.index(name) if name in names else 0], step if step in STEPS else STEPS[0]
     if set(s.seen or {}) <= {"p", "lang", "v", *own} and scene.a and not st.session_state.get("dirty"):
         s.a = scene.a  # the address names no Scenario, and nothing was moved: it is the scene's own
     s.together = scene.besides() if isolate else frozenset()
-    flow = Flow(page, scenes, scene, step, _answers(page).get(scene.name), s)
-
-    def go(to: int, to_step: str) -> None:
-        if to == index:
-            state.change(p=f"{names[to]}.{to_step}")
-        else:
-            state.replace(scenes[to].b, scenes[to].a, **{**own, "p": f"{names[to]}.{to_step}"})
-            st.session_state["to_top"] = True
-
-    def advance() -> None:
-        at = STEPS.index(step)
-        if at + 1 < len(STEPS):
-            go(index, STEPS[at + 1])
-        elif index + 1 < len(scenes):
-            go(index + 1, STEPS[0])
-        else:
-            state.replace(scenes[0].b, scenes[0].a, **{**own, "p": f"{names[0]}.{STEPS[0]}"})
-            st.session_state["lesson_follow"], st.session_state["to_top"] = _next_page(), True
-
-    def again() -> None:
-        _answers(page).pop(scene.name, None)
-        go(index, STEPS[0])
-
+    flow = Flow(page, scenes, scene, step, _answers(page).get(scene.name), s, own)
     if len(scenes) > 1:
-        _tabs(page, names, index, go)
+        _tabs(flow)
     if step == "next":
         if flow.untouched or not frame.projector():  # a class has read it, and looks at something else now
             with st.container(key="takeaway"):
                 st.markdown(f":material/push_pin: **{t('lesson.takeaway')}** {t(f'{page}.{scene.name}_takeaway')}")
     else:
-        asked_of = s if flow.untouched or not flow.revealed else replace(s, b=scene.b, a=scene.a or scene.b)
-        known = numbers(scene.name, asked_of) if numbers else {}
-        question = known.get("question") or t(f"{page}.{scene.name}_question", **known)
-        if asked_of is s:
-            frame.question(question)
-        else:  # the question stays what it was; what is shown now is told below
-            st.markdown(f":gray[{t('lesson.was_asked', question=question)}]")
+        _question(flow, numbers)
     with st.container(horizontal=True, vertical_alignment="center", key="lesson_row"):
         if step == "ask":
             _predict(page, scene)
         else:
             _said(flow)
-        words = _button(flow, scenes, index)
-        st.button(words, key="lesson_primary", type="primary", shortcut="PageDown", on_click=advance)
+        st.button(_button(flow), key="lesson_primary", type="primary", shortcut="PageDown", on_click=_advance, args=(flow,))
         if not flow.revealed:
-            st.button(t("lesson.show"), key="lesson_show", type="tertiary", on_click=go, args=(index, "reveal"))
+            st.button(t("lesson.show"), key="lesson_show", type="tertiary", on_click=_go, args=(flow, scene, "reveal"))
         else:
-            st.button(t("lesson.again"), key="lesson_again", type="tertiary", on_click=again)
+            st.button(t("lesson.again"), key="lesson_again", type="tertiary", on_click=_again, args=(flow,))
     state.notices()
     return replace(flow, told=st.container(key="told")) if flow.revealed else flow
+
+
+def _question(flow: Flow, numbers: Numbers | None) -> None:
+    asked_of = flow.s if flow.untouched or not flow.revealed else replace(flow.s, b=flow.scene.b, a=flow.scene.a or flow.scene.b)
+    known = numbers(flow.name, asked_of) if numbers else {}
+    question = known.get("question") or t(f"{flow.page}.{flow.name}_question", **known)
+    if asked_of is flow.s:
+        frame.question(question)
+    else:  # the question stays what it was; what is shown now is told below
+        st.markdown(f":gray[{t('lesson.was_asked', question=question)}]")
+
+
+def _go(flow: Flow, to: Scene, step: str) -> None:
+    """Callback: to a step of this scene, or of another one as it begins."""
+    if to is flow.scene:
+        state.change(p=f"{to.name}.{step}")
+    else:
+        state.replace(to.b, to.a, **{**flow.extra, "p": f"{to.name}.{step}"})
+        st.session_state["to_top"] = True
+
+
+def _advance(flow: Flow) -> None:
+    """Callback of the primary button: the next step, scene or page."""
+    at, index = STEPS.index(flow.step), flow.scenes.index(flow.scene)
+    if at + 1 < len(STEPS):
+        _go(flow, flow.scene, STEPS[at + 1])
+    elif index + 1 < len(flow.scenes):
+        _go(flow, flow.scenes[index + 1], STEPS[0])
+    else:
+        first = flow.scenes[0]
+        state.replace(first.b, first.a, **{**flow.extra, "p": f"{first.name}.{STEPS[0]}"})
+        st.session_state["lesson_follow"], st.session_state["to_top"] = _next_page(), True
+
+
+def _again(flow: Flow) -> None:
+    _answers(flow.page).pop(flow.name, None)
+    _go(flow, flow.scene, STEPS[0])
 
 
 def lines(flow: Flow, of: Callable[..., tuple[Any, Any]], b: Run, a: Run, colour: str) -> list[charts.Line]:
@@ -198,7 +207,7 @@ def bench(
     """
     knobs = knobs or {}
     if not flow.revealed:
-        st.caption(t("lesson.shown", what=narration.settings(flow.s.b, flow.s.a)) if flow.s.compared else t("lesson.shown_one"))
+        st.caption(t("lesson.shown" if flow.s.compared else "lesson.shown_one"))
     if not flow.revealed or not (knobs or claims):
         return flow.revealed
     flow.movable.update(knobs, *(changes for _, changes in claims))
@@ -251,7 +260,7 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
 
 def _open(flow: Flow, then: tuple[str, dict[str, Any]] | None) -> tuple[str, dict[str, Any]]:
     """The first of `then` and the claims that is not how things stand already."""
-    offers = [*([then] if then else []), *(("", changes) for _, changes in flow.claims)]
+    offers = [*([then] if then else []), *((t("lesson.try_claim"), changes) for _, changes in flow.claims)]
     return next((offer for offer in offers if not (offer[1] and _holds(flow.s, offer[1]))), ("", {}))
 
 
@@ -306,15 +315,15 @@ def _next_page() -> str:
     return frame.PAGES[keys[(at + 1) % len(keys)]]
 
 
-def _tabs(page: str, names: Sequence[str], index: int, go: Callable[[int, str], None]) -> None:
-    key = f"lesson_scene_{page}"
-    st.session_state[key] = names[index]
+def _tabs(flow: Flow) -> None:
+    key, names = f"lesson_scene_{flow.page}", [scene.name for scene in flow.scenes]
+    st.session_state[key] = flow.name
 
     def picked() -> None:
-        go(names.index(st.session_state[key]), STEPS[0])
+        _go(flow, flow.scenes[names.index(st.session_state[key])], STEPS[0])
 
     st.segmented_control(
-        t("lesson.scenes"), names, format_func=lambda name: f"{names.index(name) + 1} · {t(f'{page}.{name}_title')}",
+        t("lesson.scenes"), names, format_func=lambda name: f"{names.index(name) + 1} · {t(f'{flow.page}.{name}_title')}",
         key=key, on_change=picked, label_visibility="collapsed", required=True,
     )
 
@@ -356,17 +365,15 @@ def _said(flow: Flow) -> None:
     st.markdown(f"{icon} {t('lesson.you_said', answer=words)}")
 
 
-def _button(flow: Flow, scenes: Sequence[Scene], index: int) -> str:
+def _button(flow: Flow) -> str:
     if flow.step == "ask":
-        return t("lesson.lock" if flow.answer is not None or not (scenes[index].answers or scenes[index].guess)
-                 else "lesson.lock_none")
+        return t("lesson.lock" if flow.answer is not None or not (flow.scene.answers or flow.scene.guess) else "lesson.lock_none")
     if flow.step == "lock":
         return t("lesson.reveal")
     if flow.step == "reveal":
         return t("lesson.and_then")
-    if index + 1 < len(scenes):
-        return t("lesson.next_scene", title=t(f"{flow.page}.{scenes[index + 1].name}_title"))
-    return t("lesson.next_page")
+    after = flow.scenes[flow.scenes.index(flow.scene) + 1 :]
+    return t("lesson.next_scene", title=t(f"{flow.page}.{after[0].name}_title")) if after else t("lesson.next_page")
 
 
 def _answers(page: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ button that repairs it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -218,9 +218,10 @@ def _run(key: str, upload: str, _scenario: Scenario, _requests: Requests | None)
     return next(iter(run.refusals.values()), nobody)
 
 
-def run_key(scenario: Scenario) -> str:
-    """A scenario as one string: the key of every cache."""
-    return "&".join(link.encode(scenario).values())
+def run_key(scenario: Scenario, without: Iterable[str] = ()) -> str:
+    """A scenario, but for these fields, as one string: the key of every cache."""
+    left_out = {SETTINGS[name].key for name in without}
+    return "&".join(value for key, value in link.encode(scenario).items() if key not in left_out)
 
 
 def attempt(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run | SimError:
@@ -306,12 +307,13 @@ def notices() -> None:
 
 def explain(error: SimError, changes: dict[str, Any]) -> None:
     """A message for an error, and a button for each repair it allows."""
-    with st.container(horizontal=True, vertical_alignment="center", key="refusal"):
+    of = "change" if changes else "page"  # a page that cannot run may refuse a change as well
+    with st.container(horizontal=True, vertical_alignment="center", key=f"refusal_{of}"):
         st.warning(message(error), icon=":material/block:", width="stretch")
         for fix in repairs(error, changes):
             words = ", ".join(f"{label(k).strip('`')} = {_shown(v)}" for k, v in fix.items() if k not in changes)
             st.button(t("errors.repair", what=words), on_click=change, kwargs={**changes, **fix}, type="primary",
-                      key=f"repair-{words}")
+                      key=f"repair_{of}-{words}")
         if not changes and current().compared:
             st.button(t("errors.back_to_a"), on_click=back_to_a)
         if not changes:

@@ -27,6 +27,7 @@ METRICS = {"qps": "decode", "goodput_qps": "decode", "e2e_p99": "waiting", "pree
 WORDS: dict[str, Callable[[float], str]] = {
     "e2e_p99": seconds, "ttft_p99": seconds, "itl_p99": seconds, "gpu_compute": percent, "gpu_memory_utilization": "{:g}".format,
 }
+SPLIT = {"tensor_parallel_size", "data_parallel_size"}
 FEW = 10  # columns up to which a cell has room for its figure
 EQUAL = 0.995  # a P99 that is lower by less than half a percent is the same, as in a search
 
@@ -136,11 +137,10 @@ def heatmap(
 
     started = summaries(runs)
     z = np.full((len(ys), len(xs)), np.nan, np.float32)
-    words = [[""] * len(xs) for _ in ys]
     for tried, s in started:
-        i, j = place(tried.changes)
-        z[j, i] = getattr(s, metric)
-        words[j][i] = WORDS.get(metric, count)(getattr(s, metric))
+        z[place(tried.changes)[::-1]] = getattr(s, metric)
+    figures = [float(getattr(s, metric)) for _, s in started]
+    middle = (max(figures, default=0.0) + min(figures, default=0.0)) / 2
     cells, best = [place(tried.changes) for tried, _ in started], [place(tried.changes) for tried in front(runs)]
     layout = _layout(t(f"sweet_spot.map_{metric}"), height, across)
     for axis, values in (("xaxis", xs), ("yaxis", ys)):
@@ -157,9 +157,11 @@ def heatmap(
                              "line": {"color": colours["ink"], "width": 1.5, "dash": "3px,2px"}}]
     outline = _outline({place(tried.changes) for tried, _ in started if not tried.excess})
     data = [
-        {"type": "heatmap", "z": z, "text": words, "showscale": False, "xgap": 2, "ygap": 2, "hoverongaps": False, "hoverinfo": "skip",
-         "colorscale": [[0, colours["grid"]], [1, colours[METRICS[metric]]]],
-         "texttemplate": "%{text}" if len(xs) <= FEW else "", "textfont": {"size": 12 * frame.scale()}},
+        {"type": "heatmap", "z": z, "showscale": False, "xgap": 2, "ygap": 2, "hoverongaps": False, "hoverinfo": "skip",
+         "colorscale": [[0, colours["grid"]], [1, colours[METRICS[metric]]]]},
+        {"type": "scatter", "mode": "text", "x": [x for x, _ in cells], "y": [y for _, y in cells], "hoverinfo": "skip",
+         "text": [WORDS.get(metric, count)(v) if len(xs) <= FEW else "" for v in figures],
+         "textfont": {"size": 12 * frame.scale(), "color": [colours["paper" if v > middle else "ink"] for v in figures]}},
         {"type": "scatter", "mode": "lines", "x": [p[0] for p in outline], "y": [p[1] for p in outline], "hoverinfo": "skip",
          "line": {"color": colours["ink"], "width": 2.5}},
         {"type": "scatter", "mode": "markers", "x": [x + 0.36 for x, _ in best], "y": [y + 0.3 for _, y in best],
@@ -178,7 +180,7 @@ def plane(
     layout = _layout(t("sweet_spot.chart_front"), height, t("sweet_spot.axis_qps"))
     of_split: dict[str, tuple[Tried, Summary]] = {}
     for run in started:
-        if "data_parallel_size" in run[0].changes:
+        if run[0].changes.keys() >= SPLIT:
             name = value(run[0].changes, "split")
             of_split[name] = max(of_split.get(name, run), run, key=lambda pair: pair[0].rank)
     top, low = max((s.qps for _, s in started), default=1.0), min((s.e2e_p99 for _, s in started), default=1.0)
@@ -234,8 +236,9 @@ def value(changes: Mapping[str, Any], name: str) -> str:
 
 def settings(changes: Mapping[str, Any]) -> str:
     """All settings of a run in words."""
-    split = {"tensor_parallel_size", "data_parallel_size"} if {"tensor_parallel_size", "data_parallel_size"} <= changes.keys() else set()
-    return ", ".join([*([value(changes, "split")] if split else []), *(f"{name_of(k).strip('`')} {value(changes, k)}" for k in changes if k not in split)])
+    split = SPLIT if changes.keys() >= SPLIT else set()
+    return t("narration.comma").join([
+        *([value(changes, "split")] if split else []), *(f"{name_of(k).strip('`')} {value(changes, k)}" for k in changes if k not in split)])
 
 
 def says(tried: Tried, limits: Mapping[str, float] | None = None) -> str:
@@ -245,12 +248,12 @@ def says(tried: Tried, limits: Mapping[str, float] | None = None) -> str:
     s = tried.result
     broken = [f"{figure(name)[0]} {WORDS.get(name, count)(getattr(s, name))}" for name, most in (limits or {}).items()
               if not getattr(s, name) <= most]
-    return ", ".join([f"{s.qps:.1f} req/s", *broken])
+    return t("narration.comma").join([f"{s.qps:.1f} req/s", *broken])
 
 
 def _told(runs: Iterable[tuple[Tried, Summary]]) -> dict[str, Any]:
     """What a point says under the pointer, and which run a click on it takes."""
-    words = [f"{settings(tried.changes).replace(', ', '<br>')}<br>"
+    words = [f"{settings(tried.changes).replace(t('narration.comma'), '<br>')}<br>"
              + t("sweet_spot.cell_says", qps=s.qps, p99=seconds(s.e2e_p99), preemptions=s.preemptions) for tried, s in runs]
     return {"customdata": [[i] for i in range(len(words))], "text": words, "hovertemplate": "%{text}<extra></extra>"}
 

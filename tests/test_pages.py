@@ -28,7 +28,10 @@ ODD = [
     ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=max_num_seqs&cells=4"), ("6_sweet_spot", "p=map.reveal&across=foo&up=foo&cells=3"),
     ("6_sweet_spot", "p=climb.reveal&cp=0&mt=131072&ml=32768"), ("6_sweet_spot", "p=climb.reveal&ms=1&mt=1"),
     ("6_sweet_spot", "p=climb.reveal&pt=1000000"), ("6_sweet_spot", "p=map.reveal&cp=0&mt=131072&ml=32768"),
-    ("6_sweet_spot", "p=knee.reveal&gm=0.05"), ("7_diagnose", "case=none&n=0&cause=x&act=y"), ("1_be_the_scheduler", "p=x.y&v=2&ms=nan"),
+    ("6_sweet_spot", "p=knee.reveal&gm=0.05"), ("6_sweet_spot", "p=knee.reveal&a.gm=0.05"), ("6_sweet_spot", "p=knee.reveal&ba=static&ms=256&mt=128"),
+    ("6_sweet_spot", "p=knee.reveal&nr=1&nc=1"), ("6_sweet_spot", "p=map.reveal&across=data_parallel_size&up=max_num_seqs&cells=4"),
+    ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=tensor_parallel_size&ms=128&mt=256&cells=4"), ("6_sweet_spot", "p=search.reveal&cp=0&gpus=4"),
+    ("7_diagnose", "case=none&n=0&cause=x&act=y"), ("1_be_the_scheduler", "p=x.y&v=2&ms=nan"),
 ]
 
 
@@ -40,3 +43,12 @@ def test_an_address_that_cannot_be_shown_is_explained_and_leads_on(name: str, qu
     assert not page.exception
     for anew in [button for button in page.button if button.key == "begin_anew"]:
         assert not anew.click().run().exception and not page.warning
+
+
+def test_a_page_that_cannot_run_may_refuse_a_change_as_well() -> None:
+    page = AppTest.from_file(str(ROOT / "pages/8_playground.py"), default_timeout=60)
+    page.query_params.update({"v": "1", "lang": "en", "mo": "Llama-3.1-70B", "ms": "512", "mt": "512"})
+    page.run()
+    assert len(page.warning) == 1
+    page.select_slider(key="w_playground_max_num_seqs").set_value(1024).run()
+    assert not page.exception and len(page.warning) == 2

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 import streamlit as st
 
 from sim import catalog
 from sim.engine import simulate
-from sim.memory import plan
+from sim.memory import GIB, plan
 from sim.results import Summary
 from sim.scenario import Scenario, SimError
 from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.text import BLANK, count, joined, percent, seconds, t
 
-GPUS, GIB = 8, 2**30
+GPUS = 8
 MOST_USD = 1000.0  # a card and hour
 LAYOUTS = (1, 2, 4, 8)  # tensor_parallel_size; the cards that are left make copies
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-TOLD = (1, 8, 64, 256)  # users whose TPOT is written out
+MOST_TICKS = state.MOST_TICKS // len(USERS)  # of one run: a picture of TPOT against users takes so many
 MODELS = (
     ("Llama-3.1-8B", "H100-SXM"), ("Qwen3-32B", "H100-SXM"), ("Qwen3-30B-A3B", "H100-SXM"), ("Llama-3.1-70B", "H200"),
     ("DeepSeek-V4-Flash", "H200"),
 )
 MEMORY = {"weights": "#5E83C2", "rest": "idle", "kv": "kv"}  # what fills a card, and its colour
-SPOKEN = {"layout": ("rate", "step", "tpot"), "alone": ("step", "tpot", "rate"), "kv": ("card", "kv", "rate")}  # as the pictures show
 LINES = {1: "#6E9B3C", 2: "#5E83C2", 4: "#D27B2C", 8: "kv"}
 
 BASE = Scenario(
@@ -72,14 +69,19 @@ class Figures:
 
 @st.cache_resource(max_entries=400, show_spinner=False)
 def measure(key: str, _scenario: Scenario) -> Figures | SimError:
-    """The figures of a run; where it cannot start, why not. `key` says all of the scenario."""
+    """The figures of a run; why there are none where it cannot start, nobody is served, or it is too long for a page."""
     try:
-        run, card = simulate(_scenario), plan(_scenario)
+        run, card = simulate(_scenario, most_ticks=MOST_TICKS // _scenario.data_parallel_size), plan(_scenario)
     except SimError as error:
-        return error
+        return error.with_traceback(None)
+    summary, repair = run.summary(), {"output_tokens": BASE.output_tokens}
+    if run.stopped == "too_long":
+        return SimError("too_many_steps", f"more than {MOST_TICKS} engine steps", high=MOST_TICKS, repair=repair)
+    if not summary.tpot_mean > 0:
+        return next(iter(run.refusals.values()), SimError("one_token", "an answer of one token has no TPOT", repair=repair))
     parts = {p: float(np.mean(values)) for p, values in series.step_parts(run.step_time, run.ticks).items()}
     memory = {"weights": card.weights, "rest": card.activation + card.graphs + card.other, "kv": card.kv}
-    return Figures(_scenario, run.summary(), parts, memory, (run.num_gpu_blocks - 1) * _scenario.block_size)
+    return Figures(_scenario, summary, parts, memory, (run.num_gpu_blocks - 1) * _scenario.block_size)
 
 
 def look(scenario: Scenario, tp: int, users: int) -> Figures | SimError:
@@ -92,23 +94,12 @@ def name(tp: int) -> str:
     return t("parallelism.layout_one", tp=tp) if tp == GPUS else t("parallelism.layout", dp=GPUS // tp, tp=tp)
 
 
-def crossings(users: Any, lines: dict[int, Any]) -> list[tuple[int, int, float]]:
-    """Where two layouts' TPOT lines cross for the last time: (tp, tp, users), between neighbouring points on a log axis."""
-    found = []
-    for one, other in combinations(sorted(lines), 2):
-        gap = np.log(np.asarray(lines[one])) - np.log(np.asarray(lines[other]))
-        if len(turn := np.flatnonzero(gap[:-1] * gap[1:] < 0)):
-            k = int(turn[-1])
-            share = gap[k] / (gap[k] - gap[k + 1])
-            found.append((one, other, float(users[k] * (users[k + 1] / users[k]) ** share)))
-    return found
-
-
 def pick_price() -> None:
     """What a card costs an hour: the catalogue's default until the visitor says something else."""
     st.session_state["w_parallel_usd"] = price
     st.number_input(
         t("parallelism.knob_price"), 0.01, MOST_USD, step=0.1, format="%.2f", key="w_parallel_usd", width=220,
+        help=t("parallelism.price_help"),
         on_change=lambda: state.change(usd=st.session_state["w_parallel_usd"]),
     )
 
@@ -153,12 +144,11 @@ lesson.bench(flow, load | {"model": pick_model}, [
 
 seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [a.tensor_parallel_size])}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
-for tp, why in seen.items():
-    if isinstance(why, SimError):
-        st.caption(t("parallelism.refused", layout=name(tp), reason=state.message(why)))
 if not fit:
-    state.publish()
-    st.stop()
+    state.end(next(why for why in seen.values() if isinstance(why, SimError)))
+for tp, why_not in seen.items():
+    if isinstance(why_not, SimError):
+        st.caption(t("parallelism.refused", layout=name(tp), reason=state.message(why_not)))
 
 names = [name(tp).replace(f"×{BLANK}", "×<br>") for tp in fit]  # a phone has no room for them in a line
 first, last = min(fit), max(fit)  # the smallest and the largest TP that starts
@@ -216,40 +206,34 @@ def draw_card_tokens() -> None:
     )
 
 
-def all_users() -> dict[int, list[float]]:
-    """Mean TPOT in ms of each layout at each of USERS."""
-    rows = {tp: [look(b, tp, n) for n in USERS] for tp in fit}
-    return {tp: [f.summary.tpot_mean * 1e3 for f in row if not isinstance(f, SimError)] for tp, row in rows.items()}
+def tpot_by_users(tp: int) -> list[float]:
+    """Mean TPOT in ms at each of USERS; where one of the runs is too long, the page ends with a way out."""
+    found = (look(b, tp, n) for n in USERS)
+    return [(state.end(f) if isinstance(f, SimError) else f).summary.tpot_mean * 1e3 for f in found]
 
 
-def crossing_words(cross: list[tuple[int, int, float]]) -> str:
-    return t("parallelism.and").join(t("parallelism.crossing", a=name(p), b=name(q), users=n) for p, q, n in cross) or t("parallelism.no_crossing")
-
-
-def draw_tpot(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> None:
-    error, _ = narration.error(b.gpu)
-    drawn = [charts.Line(USERS, y, LINES[tp], name(tp), error=error) for tp, y in lines.items()]
-    guess = flow.guess_line()
-
-    def heights(users: float) -> dict[int, float]:
-        return {tp: float(np.interp(np.log(users), np.log(USERS), y)) for tp, y in lines.items()}
-
+def draw_tpot() -> None:
+    guess, (error, _) = flow.guess_line(), narration.error(b.gpu)
+    limits = [(guess[1], tpot[first][0] / guess[0])] if guess else []
     charts.curve(
-        t("parallelism.chart_tpot"), drawn, x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE,
-        marks=[(n, at[p], count(round(n))) for p, _, n in cross if (at := heights(n))[p] <= 1.001 * min(at.values())],  # another is the quickest from here
-        limits=[(guess[1], lines[first][0] / guess[0])] if guess else [],
-        alt=t("parallelism.alt_tpot", crossings=crossing_words(cross)), key="tpot",
+        t("parallelism.chart_tpot"), [charts.Line(USERS, y, LINES[tp], name(tp), error=error) for tp, y in tpot.items()],
+        x_title=t("parallelism.axis_users"), log_x=True, x_start=1, x_end=USERS[-1], height=lesson.PICTURE, limits=limits,
+        marks=[(n, y, count(round(n))) for _, n, y in quickest[:-1]], alt=quickest_words(), key="tpot",
     )
 
 
-def table(lines: dict[int, list[float]]) -> str:
-    """TPOT at a few numbers of users, the quickest of each in bold: Markdown."""
-    rows = [[t("parallelism.table_tpot"), *map(str, TOLD)], ["-"] * (1 + len(TOLD))]
-    quickest = {n: min(y[USERS.index(n)] for y in lines.values()) for n in TOLD}
-    for tp, y in lines.items():
-        cells = {n: y[USERS.index(n)] for n in TOLD}
-        rows.append([name(tp), *(f"**{v:.1f}**" if v == quickest[n] else f"{v:.1f}" for n, v in cells.items())])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def ranges() -> list[tuple[int, float, float]]:
+    """The quickest layout as users grow: (tp, users up to which it is, its TPOT in ms there), between points on a log axis."""
+    users = np.geomspace(1, USERS[-1], 1000)
+    lines = np.array([np.interp(np.log(users), np.log(USERS), y) for y in tpot.values()])
+    best = lines.argmin(axis=0)
+    return [(list(tpot)[best[k]], float(users[k]), float(lines[best[k], k])) for k in [*np.flatnonzero(np.diff(best)), -1]]
+
+
+def quickest_words() -> str:
+    *before, (last_one, _, _) = quickest
+    return t("parallelism.quickest", beyond=name(last_one),
+             upto="".join(t("parallelism.quickest_upto", layout=name(tp), users=n) for tp, n, _ in before))
 
 
 def why(good: Figures, bad: Figures) -> str:
@@ -307,31 +291,17 @@ def told() -> str:
     )
 
 
-def comparison() -> str:
-    """What B changed against A, from their own runs, in the figures of the pictures."""
-    before, after = (look(s, s.tensor_parallel_size, s.num_clients) for s in (a, b))
-    if not flow.s.compared or isinstance(before, SimError) or isinstance(after, SimError):
-        return ""
-    found = [{
-        "rate": count(f.summary.output_tok_s), "tpot": seconds(f.summary.tpot_mean), "step": seconds(f.step),
-        "card": count(round(f.card_tokens)), "kv": count(f.all_tokens),
-    } for f in (before, after)]
-    return t(
-        "parallelism.changed_against", a=name(a.tensor_parallel_size), b=name(b.tensor_parallel_size),
-        figures=t("parallelism.and").join(
-            t(f"parallelism.figure_{key}", change=" → ".join(dict.fromkeys(f[key] for f in found))) for key in SPOKEN[flow.name]),
-    )
-
-
-def copies(lines: dict[int, list[float]]) -> str:
+def copies() -> str:
     """When a copy on each card is right: what it gives over PCIe, where it has nothing to send, and what it costs one user."""
     pcie = {tp: look(b.but(link="pcie"), tp, users) for tp in fit}
     rates = {tp: f.summary.output_tok_s for tp, f in pcie.items() if not isinstance(f, SimError)}
-    if 1 not in rates:
+    lone, together = (look(b, tp, 1) for tp in (1, last))
+    if 1 not in rates or isinstance(lone, SimError) or isinstance(together, SimError):
         return ""
     return t(
-        "parallelism.when_copies" if rates[1] == max(rates.values()) else "parallelism.when_not", users=users, alone=lines[1][0],
-        all=lines[last][0], layout=name(last), rates=t("parallelism.and").join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items()),
+        "parallelism.when_copies" if rates[1] == max(rates.values()) else "parallelism.when_not", users=users, layout=name(last),
+        alone=seconds(lone.summary.tpot_mean), all=seconds(together.summary.tpot_mean),
+        rates=t("parallelism.and").join(f"{name(tp)} {rate:,.0f}" for tp, rate in rates.items()),
     )
 
 
@@ -343,22 +313,19 @@ def communication() -> str:
         share=percent(f.parts["all_reduce"] / f.step)) for link, f in over.items() if not isinstance(f, SimError)))
 
 
-def explain(lines: dict[int, list[float]], cross: list[tuple[int, int, float]]) -> str:
-    said = [comparison()]
+def explain() -> str:
     if flow.name == "layout":
         most = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
-        said += [copies(lines), communication(), lesson.says(t(
+        said = [copies(), communication(), lesson.says(t(
             "parallelism.lesson_long", prompt=b.prompt_tokens, best=name(most), first=name(first), last=name(last),
-            ttft_first=seconds(fit[first].summary.ttft_p50), ttft_last=seconds(fit[last].summary.ttft_p50))), t("parallelism.price", price=price).replace("$", r"\$")]
+            ttft_first=seconds(fit[first].summary.ttft_p50), ttft_last=seconds(fit[last].summary.ttft_p50)))]
     elif flow.name == "alone":
-        one, many = (" → ".join(f"{lines[tp][at]:.1f}" for tp in (first, last)) for at in (0, -1))
-        said += [table(lines), t("parallelism.crossing_note", crossings=crossing_words(cross)), lesson.says(t(
-            "parallelism.lesson_size", first=name(first), last=name(last), users=USERS[-1], one=one, many=many)),
-            frame.badge("history") + " " + t("parallelism.history_host")]
+        said = [lesson.says(joined([t("parallelism.lesson_size"), quickest_words()])),
+                frame.badge("history") + " " + t("parallelism.history_host"), lesson.pale(narration.error(b.gpu)[1])]
     else:
         kind = "mla" if shape.is_mla else "heads" if shape.kv_heads < last else "divides"
-        said.append(lesson.says(joined([t("parallelism.lesson_says"), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)])))
-    return "\n\n".join(filter(None, [*said, "" if flow.name == "kv" else lesson.pale(narration.error(b.gpu)[1])]))
+        said = [lesson.says(joined([t("parallelism.lesson_says"), t(f"parallelism.lesson_right_{kind}", model=shape.name, heads=shape.kv_heads)]))]
+    return "\n\n".join(filter(None, said))
 
 
 top = frame.columns(2)
@@ -368,18 +335,19 @@ if not flow.revealed:
     with top[1]:
         lesson.covered()
 else:
-    lines = {} if flow.name == "kv" else all_users()
-    cross = crossings(USERS, lines)
-    first_row = {"layout": (draw_rate, draw_steps), "alone": (draw_steps, partial(draw_tpot, lines, cross)), "kv": (draw_memory, draw_card_tokens)}
-    second_row = {"layout": (draw_pools, partial(draw_tpot, lines, cross)), "alone": (draw_rate, draw_pools), "kv": (draw_pools, draw_rate)}
-    for column, draw in zip(top, first_row[flow.name], strict=True):
+    if flow.name == "alone":
+        tpot = {tp: tpot_by_users(tp) for tp in fit}
+        quickest = ranges()
+    pictures = {"layout": (draw_rate, draw_steps), "alone": (draw_steps, draw_tpot), "kv": (draw_memory, draw_card_tokens)}[flow.name]
+    for column, draw in zip(top, pictures, strict=True):
         with column:
             draw()
     then = {"layout": links["pcie"][1], "alone": crowd[1], "kv": models[-1][1]}[flow.name]
-    lesson.end(flow, explain=told(), note=explain(lines, cross), then=(t(f"parallelism.{flow.name}_then"), then))
+    lesson.end(flow, explain=told(), note=explain(), then=(t(f"parallelism.{flow.name}_then"), then))
     if flow.name == "layout":
         pick_price()
-    for column, draw in zip(frame.columns(2), second_row[flow.name], strict=True):
-        with column:
-            draw()
+    if flow.name == "kv":
+        for column, draw in zip(frame.columns(2), (draw_pools, draw_rate), strict=True):
+            with column:
+                draw()
 state.publish()

@@ -157,7 +157,7 @@ def climb(flow: lesson.Flow) -> None:
         return lesson.end(flow)
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
     answer = found_by_search(b) if flow.step == "next" else None
-    said, better = against(answer, best, runs[best], b) if answer and answer.feasible and best and runs[best].qps else ("", {})
+    said, better = against(answer, best, runs[best]) if answer and answer.feasible and best and runs[best].qps else ("", {})
     note = [t("sweet_spot.hint_budget", tokens=f"{b.max_num_batched_tokens:,}", blocks=f"{each[0].num_gpu_blocks:,}")]
     if b.preemption_mode == "swap":
         note.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
@@ -169,7 +169,7 @@ def climb(flow: lesson.Flow) -> None:
         st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
 
 
-def against(answer: Answer, best: int, climbed: Summary, b: Scenario) -> tuple[str, dict[str, Any]]:
+def against(answer: Answer, best: int, climbed: Summary) -> tuple[str, dict[str, Any]]:
     """What a search over both budgets finds, against where the climb stops (more throughput has its price); its settings."""
     found = answer.best.result
     assert isinstance(found, Summary)

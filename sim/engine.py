@@ -103,7 +103,7 @@ def _simulate(
         except _CacheMatters:
             continue
         break
-    run = _result(s, requests, book, step_time, blocks, replicas, router, refusals)
+    run = _result(s, requests, book, step_time, blocks, replicas, refusals)
     for replica in replicas:
         replica.close()
     return run
@@ -912,7 +912,7 @@ class Replica:
 
 
 def _result(
-    s: Scenario, requests: Requests, book: Book, step_time: Any, blocks: int, replicas: list[Replica], router: Router,
+    s: Scenario, requests: Requests, book: Book, step_time: Any, blocks: int, replicas: list[Replica],
     refusals: dict[int, SimError],
 ) -> Run:
     n = len(requests)

@@ -279,12 +279,12 @@ def test_the_sum_of_it_all_continuous_batching_carries_more() -> None:
     assert said and float(said[1]) > 1.5
 
 
-def test_a_search_that_was_stopped_before_its_first_run_waits_for_a_click() -> None:
-    app = page("6_sweet_spot", p="search.reveal")
-    job = app.session_state["job_search"]
-    assert job.answer and job.answer.feasible and len(job.runs) > 10
+def test_a_map_that_was_stopped_before_its_first_run_waits_for_a_click() -> None:
+    app = page("6_sweet_spot", p="map.reveal", cells="4")
+    job = app.session_state["job_map"]
+    assert job.done and len(job.runs) == 16
     job.runs.clear()
-    job.answer, job.going, job.done = None, False, False
+    job.going, job.done = False, False
     assert not app.run().exception and not app.button(key="job_run").disabled
 
 

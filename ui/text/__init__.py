@@ -81,7 +81,7 @@ def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def seconds(value: float) -> str:
-    """A time in s, in words: "850 µs", "35 ms", "2.4 s", "3 min"."""
+    """A time in s, in words: "850 µs", "35 ms", "2.4 s"."""
     if not math.isfinite(value):
         return "–"
     size = abs(value)

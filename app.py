@@ -1,11 +1,12 @@
 """Start here: static against continuous batching, and where the second gains nothing. Lesson 2.3.1, 2.3.2, 2.3.10."""
 
 import numpy as np
+import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import frame, gantt, lesson, series, state, terms
+from ui import frame, gantt, lesson, narration, series, state, terms
 from ui.lesson import Flow, Guess, Scene
 from ui.text import change, count, percent, seconds, t
 
@@ -54,6 +55,8 @@ def draw_eight(flow: Flow) -> None:
     end_c, end_s = last_short(continuous), last_short(static)
     lesson.bench(flow, claims=[(t(f"start.eight_preset_{k}"), {"output_tokens": n}) for k, n in (
         ("same", 100), ("some", 500), ("lesson", 2000), ("extreme", 4000))])
+    if flow.step == "ask":
+        st.caption(t("start.eight_lesson"))
     numbers = {"long": f"{b.output_tokens:,}", "static": seconds(end_s), "continuous": seconds(end_c)}
     gains = end_s > 1.3 * end_c
     lanes = [
@@ -121,15 +124,18 @@ def draw_stream(flow: Flow) -> None:
             x_end=max(static.duration_s, continuous.duration_s), height=lesson.PICTURE,
             alt=t("start.stream_alt_seats", work_s=count(at_work(static)), work_c=hidden or count(at_work(continuous)), **words),
         )
-    qps_s, qps_c = static.summary().qps, continuous.summary().qps
     lesson.end(flow, explain=t(
         "start.stream_explain", ratio=count(p["p99_s"] / p["p99_c"]), ratio50=count(p["p50_s"] / p["p50_c"]),
-        idle_s=percent(1 - at_work(static) / b.max_num_seqs), qps_s=count(qps_s), qps_c=count(qps_c), **words,
+        work_s=count(at_work(static)), queue_s=seconds(static.summary().queue_p50), queue_c=seconds(continuous.summary().queue_p50),
+        n=count(len(took_c)), end_s=seconds(static.duration_s), end_c=seconds(continuous.duration_s), **words,
     ), then=(t("start.stream_then"), {"request_rate": 1.0}))
 
 
 def fullest_step(run: Run) -> tuple[int, dict[str, float]]:
-    """Of the decode-only steps those with most sequences: how many these are, and what such a step consists of, s by term."""
+    """Of the decode-only steps those with most sequences: how many these are, and what such a step consists of, s by term.
+
+    0 sequences if there is no such step: every answer is a single token, which the prefill gives.
+    """
     ticks = run.ticks
     decoding = np.where(ticks.prefill_seqs == 0, ticks.decode_seqs, 0)
     fullest = decoding == decoding.max()
@@ -164,6 +170,9 @@ def draw_few(flow: Flow) -> None:
             lesson.covered(lesson.PICTURE)
         return
     steps = [fullest_step(run) for run in continuous]
+    if not steps[-1][0]:
+        lesson.end(flow, explain=t("start.few_explain_prefill"))
+        return
     parts = [("fixed", "idle", ("fixed", "host", "all_reduce")), ("weights", series.STEP_PARTS["linear"][1], ("linear", "experts", "head")),
              ("kv", "kv", ("attention_decode", "attention_prefill"))]
     values = {name: [sum(1e3 * terms.get(k, 0.0) for k in keys) for _, terms in steps] for name, _, keys in parts}
@@ -195,4 +204,5 @@ with frame.page("start"):
     terms.explain("step", "static_batching", "head_of_line", "seat", "prefill", "e2e", "p99", "max_num_seqs", "cuda_graph")
 flow = lesson.begin("start", SCENES, numbers)
 {"eight": draw_eight, "stream": draw_stream, "few": draw_few}[flow.name](flow)
+st.caption(narration.machine(flow.s.b))
 state.publish()

@@ -8,7 +8,7 @@ import streamlit as st
 
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, frame, lesson, state, terms
+from ui import charts, frame, lesson, narration, state, terms
 from ui.iteration import Moment, Row, record
 from ui.lesson import Scene
 from ui.text import joined, seconds, t
@@ -56,9 +56,14 @@ def shown(scene: str, s: state.State) -> int:
     return min(max(int(s.extra["k"]) or key_moment(scene), 1), len(moments()))
 
 
+def again(row: Row) -> bool:
+    """Whether a request waits to come back: how much it must be given is for the visitor to say."""
+    return not row.seated and row.tokens > row.prompt
+
+
 def chip(row: Row) -> str:
-    kind = "queue" if not row.seated else "decode" if row.want == 1 else "prompt"
-    return t(f"be_the_scheduler.chip_{kind}", n=row.request + 1, want=row.want)
+    kind = ("decode" if row.want == 1 else "prompt") if row.seated else "again" if again(row) else "queue"
+    return t(f"be_the_scheduler.chip_{kind}", n=row.request + 1, want=row.want, prompt=row.prompt, wrote=row.tokens - row.prompt)
 
 
 def decided(m: Moment) -> tuple[dict[int, int], set[int], dict[int, str]]:
@@ -74,7 +79,7 @@ def decided(m: Moment) -> tuple[dict[int, int], set[int], dict[int, str]]:
             left_over -= most
             if rows[r].want > 1:
                 keys[r] = f"tokens_{m.index}_{r}_{most}"
-            plan[r] = int(st.session_state.setdefault(keys[r], most)) if r in keys else most
+            plan[r] = int(st.session_state.setdefault(keys[r], min(most, 1) if again(rows[r]) else most)) if r in keys else most
     return plan, set(out), keys
 
 
@@ -95,8 +100,8 @@ def choose(m: Moment, locked: bool) -> None:
     _, _, keys = decided(m)
     if keys:
         for place, (r, key) in zip(st.columns(max(len(keys), 4)), keys.items(), strict=False):
-            place.number_input(t("be_the_scheduler.tokens_of", n=r + 1), 0, rows[r].want, key=key, disabled=locked,
-                               persist_state="session")
+            place.number_input(t("be_the_scheduler.tokens_of", n=r + 1), 0, DOZEN.max_num_batched_tokens if again(rows[r]) else rows[r].want,
+                               key=key, disabled=locked, persist_state="session")
 
 
 def bar(label: str, parts: list[tuple[float, str]], limit: float, over: bool) -> str:
@@ -109,7 +114,7 @@ def bar(label: str, parts: list[tuple[float, str]], limit: float, over: bool) ->
 
 
 def bars(m: Moment, plan: dict[int, int], out: set[int], who: str) -> str:
-    colours = charts.COLOURS[frame.theme()]
+    colours = charts.palette()
     rows = {r.request: r for r in m.rows}
     tokens = [(n, colours["decode" if rows[r].want == 1 else "prefill"]) for r, n in plan.items() if n]
     used = sum(n for n, _ in tokens)
@@ -173,7 +178,7 @@ def before(rows: list[Row]) -> str:
         if row.want == 1:
             return t(one + "decode", done=listed(r.tokens - r.prompt for r in rows))
         return t(one + "prompt", computed=row.computed, tokens=tokens)
-    return t(one + ("again" if row.tokens > row.prompt else "queue"), tokens=tokens)
+    return t(one + ("again" if again(row) else "queue"), tokens=tokens)
 
 
 def reason(row: Row) -> str:
@@ -217,7 +222,7 @@ with frame.page("iteration"):
 flow = lesson.begin("be_the_scheduler", SCENES, numbers, extra={"k": 0})
 k = shown(flow.name, flow.s)
 m = moments()[k - 1]
-colours = charts.COLOURS[frame.theme()]
+colours = charts.palette()
 st.html(CSS.replace("KV", colours["kv"]).replace("INK", colours["paper"]).replace("PRE", colours["prefill"])
         .replace("WAIT", colours["waiting"]))
 if not flow.revealed:
@@ -240,4 +245,5 @@ key = "engine_step"
 st.session_state[key] = k
 st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(
     k=st.session_state[key], p=f"{flow.name}.ask"))
+st.caption(narration.machine(DOZEN))
 state.publish()

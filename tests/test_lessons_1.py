@@ -192,6 +192,11 @@ def test_a_link_with_other_users_or_seats_is_told_in_its_own_figures(changes, sa
     assert said_then in told and "–" not in told and "nan" not in told
 
 
+def test_answers_of_one_token_are_a_draw_without_a_decode_step():
+    told = said(visit("app.py", p="few.reveal", ot="1", oc="0", lang="en"))
+    assert texts("en")["start.few_explain_prefill"] in told
+
+
 def test_users_gain_as_soon_as_their_answers_differ_in_length_and_nothing_while_they_do_not():
     app = names("app.py")
 
@@ -250,6 +255,14 @@ def test_a_step_other_than_the_scenes_own_is_asked_about_as_it_is():
     assert "Whom do you throw out?" in shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", lang="en"))
     other = shown_question(visit("pages/1_be_the_scheduler.py", p="pool.ask", k="3", lang="en"))
     assert other.startswith("Engine step 3,") and "is anybody thrown out?" in other
+
+
+def test_how_much_the_one_that_comes_back_must_be_given_is_not_told_before_the_reveal():
+    page = names("pages/1_be_the_scheduler.py")
+    back = next(r for r in page.moments()[page.key_moment("return") - 1].rows if r.reason == "resumed")
+    chips = visit("pages/1_be_the_scheduler.py", p="return.ask", lang="en").button_group(key=f"give_{page.key_moment('return')}").options
+    mine = next(c for c in chips if c.startswith(f"{back.request + 1} ·"))
+    assert {float(back.prompt), float(back.tokens - back.prompt)} <= literals(mine) and back.want not in literals(mine)
 
 
 def test_the_block_grid_agrees_with_the_engine_in_every_step():

@@ -58,7 +58,7 @@ export default function (component) {
     const room = innerHeight - top - data.lanes.length * around - 48 * k     // the axis and the key below it
     return Math.max(data.row - 5, Math.min(data.row + 8, room / data.lanes.reduce((n, lane) => n + lane.seats, 0)))
   }
-  let hits = []
+  let hits = [], seen = new Set()     // seen: phases wide enough to be told apart
   const label = (g, t, words, x, y, w, h) => {     // words on a plate
     g.fillStyle = t.back; g.beginPath(); g.roundRect(x, y, w, h, 5); g.fill()
     g.fillStyle = t.text; g.textAlign = 'center'; g.fillText(words, x + w / 2, y + h / 2 + .5); g.textAlign = 'left'
@@ -67,6 +67,7 @@ export default function (component) {
     const w = canvas.clientWidth
     if (!w) return
     const t = theme(), narrow = w < 520, head = 22 * k, gapAfter = 8, row = narrow ? data.row : rows(head + gapAfter)
+    const pad = row < 14 * k ? 1 : 2     // between seats
     const left = (narrow ? 22 : 62) * (k > 1 ? 1.2 : 1), right = 10, axis = 20 * k, dpr = window.devicePixelRatio || 1
     const h = data.lanes.reduce((a, lane) => a + head + lane.seats * row + gapAfter, 0) + axis
     canvas.width = w * dpr; canvas.height = h * dpr; canvas.style.height = h + 'px'
@@ -81,13 +82,12 @@ export default function (component) {
       const nw = g.measureText(L.idle_note).width + 20
       if (nw + 10 < longest.bw) label(g, t, L.idle_note, longest.x + longest.bw / 2 - nw / 2, y + seats * row / 2 - 12 * k, nw, 24 * k)
     }
-    const flag = (lane, y, bottom) => {
-      for (const [s, words] of lane.marks) {
-        if (s > T) continue
-        g.strokeStyle = t.text; g.lineWidth = 2; g.beginPath(); g.moveTo(X(s), y); g.lineTo(X(s), bottom); g.stroke()
-        type(13, 600)
-        const mw = g.measureText(words).width + 16, right = X(s) + 6 + mw < w
-        label(g, t, words, right ? X(s) + 4 : X(s) - mw - 4, bottom - 2 * row - 2, mw, 22 * k)
+    const passed = (lane) => lane.marks.filter(([s]) => s <= T)
+    const flag = (lane, y, bottom) => {     // a line with a head; its words stand above the seats, where they cover none
+      for (const [s] of passed(lane)) {
+        g.strokeStyle = g.fillStyle = t.text; g.lineWidth = 2
+        g.beginPath(); g.moveTo(X(s), y); g.lineTo(X(s), bottom); g.stroke()
+        g.beginPath(); g.moveTo(X(s) - 6 * k, y - 4); g.lineTo(X(s) + 6 * k, y - 4); g.lineTo(X(s), y + 6 * k); g.fill()
       }
     }
     let y = 0
@@ -105,10 +105,11 @@ export default function (component) {
         const values = { done, of: lane.done.length, busy: busy.size, seats: lane.seats, idle: lane.seats - busy.size }
         const text = T >= end - 1e-9 ? fill(L.lane_end, { ...values, last: show(lane.done[lane.done.length - 1] || 0) })
                                      : fill(L.lane, values)
-        said.push(lane.title + ': ' + text)
-        type(13); g.globalAlpha = .85
-        if (tw + g.measureText(text).width + 16 < w) { g.textAlign = 'right'; g.fillText(text, w - right, y + head / 2) }
-        g.globalAlpha = 1; g.textAlign = 'left'
+        const marks = passed(lane).map(([, words]) => '▼ ' + words), all = [...marks, text].join(' · ')
+        said.push(lane.title + ': ' + all)
+        type(13, marks.length ? 600 : 400)
+        const fits = [all, ...marks].find((words) => tw + g.measureText(words).width + 16 < w)
+        if (fits) { g.textAlign = 'right'; g.fillText(fits, w - right, y + head / 2); g.textAlign = 'left' }
       }
       y += head
       const every = row < 14 * k ? 2 : 1     // low seats: every second one has its name, large enough to be read
@@ -116,7 +117,7 @@ export default function (component) {
         type(Math.min(12, every * row / k - 2)); g.globalAlpha = .7; g.fillStyle = t.text
         if (i % every === 0) g.fillText(narrow ? i + 1 : fill(L.seat, { n: i + 1 }), 0, y + i * row + row / 2)
         g.globalAlpha = 1
-        g.fillStyle = t.soft; g.fillRect(left, y + i * row + 2, w - left - right, row - 4)
+        g.fillStyle = t.soft; g.fillRect(left, y + i * row + pad, w - left - right, row - 2 * pad)
       }
       const bottom = y + lane.seats * row
       if (lane.cover) {
@@ -131,7 +132,8 @@ export default function (component) {
         for (const [seat, request, a, b, p] of lane.segments) {
           if (a > T) continue
           const x = X(a), full = X(Math.min(b, T)) - x, gap = full > 4 ? 1 : 0, bw = Math.max(1, full - gap), phase = data.phases[p]
-          const top = y + seat * row + 2, bh = row - 4
+          const top = y + seat * row + pad, bh = row - 2 * pad
+          if ((b - a) * (w - left - right) / end >= 2) seen.add(phase)
           bar(g, t, phase, x, top, bw, bh)
           hits.push([x, top, x + bw, top + bh, lane.title, request, phase, a, b])
           const words = phase === 'decode' ? '' + (request + 1) : phase === 'prefill' ? 'P' : ''
@@ -161,7 +163,7 @@ export default function (component) {
       g.beginPath(); g.moveTo(X(s), head); g.lineTo(X(s), foot); g.stroke(); g.restore()
       type(13, 600)
       const gw = g.measureText(name).width + 12, gx = Math.min(Math.max(X(s) - gw / 2, left), w - right - gw)
-      const gy = foot - gapAfter - row - 4
+      const gy = foot     // on the axis
       g.fillStyle = t.text; g.beginPath(); g.roundRect(gx, gy, gw, 20 * k, 5); g.fill()
       g.fillStyle = t.back; g.fillText(name, gx + 6, gy + 10 * k + .5)
     }
@@ -212,9 +214,8 @@ export default function (component) {
     tip.style.top = (y + canvas.offsetTop + 14) + 'px'
   }
   canvas.onpointerleave = () => { tip.hidden = true }
-  const used = [...new Set(data.lanes.flatMap((lane) => lane.cover ? [] : lane.segments.map((s) => data.phases[s[4]])))]
   const keys = () => {
-    key.replaceChildren(...used.map((phase) => {
+    key.replaceChildren(...data.phases.filter((phase) => seen.has(phase)).map((phase) => {
       const li = document.createElement('li'), c = document.createElement('canvas'), t = theme()
       c.width = 44; c.height = 24
       const g = c.getContext('2d'); g.scale(2, 2); bar(g, t, phase, 0, 0, 22, 12)
@@ -225,7 +226,7 @@ export default function (component) {
   const covered = data.lanes.some((lane) => lane.cover)
   if (state.covered && !covered && !matchMedia('(prefers-reduced-motion: reduce)').matches) { state.at = 0; start() }
   state.covered = covered
-  state.observer = new ResizeObserver(() => draw()); state.observer.observe(canvas)
+  state.observer = new ResizeObserver(() => { draw(); keys() }); state.observer.observe(canvas)
   if (main) state.observer.observe(main.firstElementChild)    // what stands above may grow
   const dress = new MutationObserver(() => { draw(); keys() })
   dress.observe(document.head, { childList: true, subtree: true })

@@ -89,6 +89,12 @@ def word(field: str, setting: Any) -> str:
     return f"{shown}{text.BLANK}{unit}" if unit and unit not in COUNTED else shown
 
 
+def machine(s: Scenario) -> str:
+    """What is simulated: "Llama-3.1-8B on 1 × H100-SXM"."""
+    return t("narration.machine", model=word("model", s.model), gpu=word("gpu", s.gpu),
+             cards=s.tensor_parallel_size * s.data_parallel_size)
+
+
 def figures(b: Run, a: Run) -> dict[str, str]:
     """Figures of two runs in words, to fill a page's texts: `qps`, ... of B and `qps_a`, ... of A."""
     return _figures(b) | {f"{k}_a": v for k, v in _figures(a).items()}

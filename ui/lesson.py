@@ -21,6 +21,7 @@ from typing import Any
 
 import streamlit as st
 
+from sim import catalog
 from sim.advice import Figures, advise, changes
 from sim.results import Run
 from sim.scenario import SETTINGS, Scenario
@@ -201,13 +202,14 @@ def lines(flow: Flow, of: Callable[..., tuple[Any, Any]], b: Run, a: Run, colour
 def bench(
     flow: Flow, knobs: Mapping[str, Any] | None = None, claims: Sequence[tuple[str, dict[str, Any]]] = ()
 ) -> bool:
-    """Before the reveal what A and B are; then (and this is returned) the knobs and the section's claims, one click each.
+    """Before the reveal which server it is; then (and this is returned) the knobs and the section's claims, one click each.
 
     knobs: field -> its stops, or a function that draws its widget. claims: as `presets` takes them.
     """
     knobs = knobs or {}
     if not flow.revealed:
-        st.caption(t("lesson.shown" if flow.s.compared else "lesson.shown_one"))
+        server = f"{catalog.model(flow.s.a.model).name} · {flow.s.a.gpu}"
+        st.caption(t("lesson.shown" if flow.s.compared else "lesson.shown_one", server=server))
     if not flow.revealed or not (knobs or claims):
         return flow.revealed
     flow.movable.update(knobs, *(changes for _, changes in claims))

@@ -122,7 +122,8 @@ def pick_model() -> None:
 
 with frame.page("parallel"):
     terms.explain("tensor_parallel_size", "data_parallel_size", "all_reduce", "link", "kv_pool", "tpot", "output_tok_s", "step", "expert",
-                  "gpu_memory_utilization")
+                  "gpu_memory_utilization",
+                  "enable_expert_parallel", "mla", "ttft", "lesson")
 flow = lesson.begin("parallelism", SCENES, extra={"usd": 0.0}, isolate=True, numbers=lambda scene, s: {"users": str(s.b.num_clients)})
 b, a = flow.s.b, flow.s.a
 usd = float(flow.s.extra["usd"])

@@ -501,7 +501,8 @@ def numbers(scene: str, s: state.State) -> dict[str, Any]:
 
 with frame.page("sweet"):
     terms.explain("max_num_seqs", "max_num_batched_tokens", "waiting", "queue", "gpu_compute", "preemption", "recompute", "swap",
-                  "kv_pool", "goodput_qps", "ttft", "itl", "e2e", "p99", "slo", "sweet_spot", "knee", "static_batching")
+                  "kv_pool", "goodput_qps", "ttft", "itl", "e2e", "p99", "slo", "sweet_spot", "knee", "static_batching",
+                  "qps", "tensor_parallel_size", "data_parallel_size", "lesson")
 flow = lesson.begin("sweet_spot", SCENES, numbers, EXTRA)
 {"climb": climb, "first": experiment, "second": experiment, "map": atlas, "search": hunt, "targets": targets, "knee": sums_up}[flow.name](flow)
 state.publish()

@@ -201,7 +201,7 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
 
 
 with frame.page("start"):
-    terms.explain("step", "static_batching", "head_of_line", "seat", "prefill", "e2e", "p99", "max_num_seqs", "cuda_graph")
+    terms.explain("step", "static_batching", "head_of_line", "seat", "prefill", "e2e", "p99", "max_num_seqs", "cuda_graph", "lesson")
 flow = lesson.begin("start", SCENES, numbers)
 {"eight": draw_eight, "stream": draw_stream, "few": draw_few}[flow.name](flow)
 st.caption(narration.machine(flow.s.b))

@@ -218,7 +218,7 @@ def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> str:
 
 with frame.page("iteration"):
     terms.explain("step", "prefill", "waiting", "running", "seat", "max_num_seqs", "max_num_batched_tokens", "kv_block",
-                  "enable_chunked_prefill", "preemption", "recompute", "scheduler_reserve_full_isl")
+                  "enable_chunked_prefill", "preemption", "recompute", "scheduler_reserve_full_isl", "scheduling_policy", "lesson")
 flow = lesson.begin("be_the_scheduler", SCENES, numbers, extra={"k": 0})
 k = shown(flow.name, flow.s)
 m = moments()[k - 1]

@@ -259,8 +259,10 @@ def numbers(scene: str, s: state.State) -> dict[str, str]:
 
 with frame.page("kv"):
     terms.explain("kv_block", "kv_pool", "kv", "waiting", "running", "preemption", "recompute", "swap", "thrashing", "e2e",
-                  "p99", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "scheduler_reserve_full_isl")
+                  "p99", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "scheduler_reserve_full_isl",
+                  "scheduling_policy", "prefill", "slo", "tpot", "lesson")
 flow = lesson.begin("kv_pool", SCENES, numbers, extra={"k": 0})
 {"pool": draw_pool, "match": draw_match, "mode": draw_mode, "victim": draw_victim, "thrash": draw_thrash,
  "signs": draw_signs, "blocks": draw_blocks}[flow.name](flow)
+st.caption(narration.machine(flow.s.b))
 state.publish()

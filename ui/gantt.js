@@ -160,7 +160,8 @@ export default function (component) {
     if (data.guess) {
       const [s, name] = data.guess
       g.save(); g.setLineDash([6, 4]); g.lineWidth = 2; g.strokeStyle = t.text
-      g.beginPath(); g.moveTo(X(s), head); g.lineTo(X(s), foot); g.stroke(); g.restore()
+      g.beginPath(); g.moveTo(X(s), foot - gapAfter - data.lanes[data.lanes.length - 1].seats * row); g.lineTo(X(s), foot)
+      g.stroke(); g.restore()
       type(13, 600)
       const gw = g.measureText(name).width + 12, gx = Math.min(Math.max(X(s) - gw / 2, left), w - right - gw)
       const gy = foot     // on the axis

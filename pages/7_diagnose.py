@@ -53,7 +53,8 @@ CSS = """<style>
 
 with frame.page("diagnose"):
     terms.explain("waiting", "running", "kv", "kv_pool", "preemption", "recompute", "swap", "ttft", "itl", "queue", "p99", "sweet_spot",
-                  "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+                  "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
+                  "tpot")
 s = state.load(DEFAULT, extra={"part": "incidents", "case": "cap", "n": 1, "cause": "", "act": "", "sim": False})
 st.html(CSS)
 
@@ -311,6 +312,8 @@ def known_facts(run: Run) -> None:
         facts.append(t("diagnose.client_known"))
     if scenario.host == "v0":
         facts.append(t("diagnose.host_known"))
+    elif not scenario.scheduler_reserve_full_isl and scenario.preemption_mode == "recompute":
+        facts.append(t("diagnose.gate_known"))
     if scenario.preemption_mode == "swap":
         facts.append(t("diagnose.swap_known", pcie=scenario.pcie_gb_s))
     facts.append(t("diagnose.itl_known", itl=seconds(summary.itl_p99)))

@@ -93,6 +93,7 @@ class Figures:
     step_tokens: float | None = None  # p99 of tokens in a step with a prefill
     running_max: int | None = None
     preempted_share: float | None = None  # preemptions / requests
+    swap_share: float | None = None  # of the time: KV blocks move between GPU and CPU and every step waits
     overload: float | None = None  # wall time / the time in which requests arrive
     closed: bool = False  # clients that wait for their answer
 
@@ -160,6 +161,11 @@ class Figures:
         shares = {"cap": self.at_cap or 0.0, "kv": self.kv_bound or 0.0, "budget": self.budget_bound or 0.0}
         most = max(shares, key=lambda c: shares[c])
         return most if shares[most] >= 0.2 else "other"
+
+    @property
+    def held_up(self) -> bool:
+        """A run whose queue has a cause and costs its requests something: a moment's wait is no overload."""
+        return bool(self.cause) and (self.queue_mean_s or 0) > 0.1
 
     @property
     def saturated(self) -> bool:
@@ -321,6 +327,7 @@ PARAMS = {
     "slots": "lora_slots", "gen": "gen_tok_s", "compute": "gpu_compute", "busy": "gpu_busy", "host": "host_share",
     "carried": "carried", "refused": "refused", "needed": "needed_tokens", "requested_tokens": "needed_tokens", "swapped": "swapped",
     "peak": "kv_peak", "queue": "queue_mean_s", "spread": "prompt_spread", "slow": "step_slow",
+    "swap": "swap_share", "share": "queue_share", "full": "full_compute",
 }
 """What a sentence may say: name in it -> field of Figures."""
 
@@ -394,6 +401,8 @@ RUN_RULES = (
     (
         Rule(lambda f: f.thrown_out and f.queue < 0.1 * (f.running or 0) and (f.running_max or 0) < 0.9 * (f.cap or 0),
              "KV_FULL", "all_in", cure=_more_kv, promise="preemptions", others="PAST_SWEET_SPOT", measure="preemption_rate lengths"),
+        Rule(lambda f: f.thrown_out and f.swap_share, "PAST_SWEET_SPOT", "run_swap", cure=_fewer_seats, promise="preemptions",
+             others="KV_FULL_WITH_QUEUE", measure="preemption_rate lengths"),
         Rule(lambda f: f.thrown_out, "PAST_SWEET_SPOT", "run", cure=_fewer_seats, promise="preemptions", others="KV_FULL_WITH_QUEUE",
              measure="preemption_rate lengths"),
     ),
@@ -408,8 +417,12 @@ RUN_RULES = (
              "LONG_PROMPTS", "", "medium", _threshold, "ttft_p50", "PREFILL_BOUND OVERLOADED", "lengths"),
         Rule(lambda f: f.cause == "budget" and not f.saturated and f.token_budget and 2 * (f.step_slow or 0) <= SLOW,
              "PREFILL_BOUND", "run", "medium", _more_budget, "ttft_mean", "OVERLOADED HOST_BOUND", "lengths gpu"),
-        Rule(lambda f: f.cause and f.saturated, "OVERLOADED", promise="ttft_mean", others="PREFILL_BOUND", measure="gpu lengths"),
-        Rule(lambda f: f.cause, "OVERLOADED", "", "medium", promise="ttft_mean", others="PREFILL_BOUND", measure="gpu lengths"),
+        Rule(lambda f: f.held_up and f.saturated and (f.gpu_compute or 0) >= 0.5,
+             "OVERLOADED", promise="ttft_mean", others="PREFILL_BOUND", measure="gpu lengths"),
+        Rule(lambda f: f.held_up and f.saturated, "OVERLOADED", "at_times", "medium", promise="ttft_mean", others="PREFILL_BOUND",
+             measure="gpu lengths"),
+        Rule(lambda f: f.held_up, "OVERLOADED", "full_steps", "medium", promise="ttft_mean", others="PREFILL_BOUND",
+             measure="gpu lengths"),
     ),
 )
 """What a run says: its time is known second by second, so each limit is named by the share of queueing time it caused.
@@ -464,8 +477,8 @@ def advise(figures: Figures) -> list[Advice]:
     if f.source == "paste":
         return found or _first(PASTE_RULES, f)
     said = [advice for group in RUN_RULES for advice in _first(group, f)] or _first(QUIET_RULES, f)
-    if len(said) == 2 and said[1].code == "KV_FULL_WITH_QUEUE" and f.queue > (f.running or 0) and (f.preempted_share or 0) < 0.5:
-        said.reverse()  # a few victims among many who wait: capacity is missing, and fewer seats would only lengthen the queue
+    if len(said) == 2 and said[1].code == "KV_FULL_WITH_QUEUE" and f.queue > 0.25 * (f.running or 0) and (f.preempted_share or 0) < 0.5:
+        said.reverse()  # a few victims and many who wait: capacity is missing, and fewer seats would only lengthen the queue
     return [*found, *(a for a in said if not (found and a.code == "HEALTHY"))]
 
 
@@ -712,6 +725,7 @@ def _of_run(run: Run) -> Figures:
         running_max=int(running.max()),
         overload=wall / s.duration_s,
         preempted_share=summary.preemptions / max(1, len(prompt)),
+        swap_share=float(t.swap_s.sum()) / busy,
     )
 
 

@@ -56,6 +56,20 @@ def test_a_queue_on_some_engines_only_is_imbalance_and_not_a_budget():
     assert code(engines=engines, running=105, waiting=96, kv_usage=0.99, one_model=False) != "DP_IMBALANCE"
 
 
+def test_a_moments_wait_is_no_overload_and_an_idle_gpu_is_not_called_saturated():
+    rng, overloaded = random.Random(7), 0
+    for _ in range(150):
+        try:
+            run = simulate(draw(rng))
+        except SimError:
+            continue
+        for advice in (a for a in advise(Figures.of(run)) if a.code == "OVERLOADED"):
+            overloaded += 1
+            assert run.summary().queue_mean > 0.1
+            assert run.summary().gpu_compute >= 0.5 or "more work arrives" not in advice.why
+    assert overloaded > 5
+
+
 def test_it_never_says_raise_when_running_is_below_the_cap():
     for running in range(1, 250, 7):
         for kv in (0.1, 0.5, 0.8):

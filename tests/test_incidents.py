@@ -60,6 +60,19 @@ def test_what_is_said_of_an_action_is_what_its_run_shows(incident, language):
             assert "GPU" in said
 
 
+@pytest.mark.parametrize("key", ["thrash", "swap"])
+def test_who_is_past_the_sweet_spot_looks_as_the_card_says_and_gets_more_done_with_fewer_seats(key):
+    incident = next(i for i in INCIDENTS if i.key == key)
+    for number in range(1, INSTANCES + 1):
+        scenario = instance(incident, number)
+        run = simulate(scenario)
+        before, advice = run.summary(), verdict(run)
+        after = simulate(scenario.but(**act("seats_down", scenario, advice))).summary()
+        assert before.waiting_mean < 0.25 * before.running_mean and before.gpu_compute > 0.5 and before.preemptions_per_s > 1
+        assert after.preemptions == 0 and after.qps > 1.04 * before.qps
+        assert ("PCIe" in advice.why) == (key == "swap")
+
+
 def test_every_wrong_action_can_be_tried_and_changes_what_it_names():
     assert len(INCIDENTS) >= 10 and set(RIGHT.values()) <= {action for incident in INCIDENTS for action in incident.actions}
     for incident in INCIDENTS:

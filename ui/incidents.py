@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.advice import Advice, Figures, advise, changes
+from sim.presets import preset
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.sentences import Blanks
@@ -35,8 +36,10 @@ class Incident:
     source: str
 
 
-def _case(key: str, code: str, causes: str, actions: str, case: str, source: str, **fields: Any) -> Incident:
-    return Incident(key, code, _BASE.but(**fields), tuple(causes.split()), tuple(actions.split()), case, source)
+def _case(
+    key: str, code: str, causes: str, actions: str, case: str, source: str, base: Scenario = _BASE, **fields: Any,
+) -> Incident:
+    return Incident(key, code, base.but(**fields), tuple(causes.split()), tuple(actions.split()), case, source)
 
 
 INCIDENTS: tuple[Incident, ...] = (
@@ -51,13 +54,13 @@ INCIDENTS: tuple[Incident, ...] = (
           "seats_up nothing more_kv seats_down", "", "",
           arrival="constant", request_rate=5.13, prompt_tokens=1500, output_tokens=500, prompt_cv=0.02,
           output_cv=0.02, num_gpu_blocks_override=3150, max_num_seqs=64),
-    _case("thrash", "PAST_SWEET_SPOT", "PAST_SWEET_SPOT BUDGET_SMALL HOST_BOUND LONG_PROMPTS",
-          "seats_up budget_up seats_down nothing", "B1", "vllm-project/vllm#18115",
-          request_rate=20.0, prompt_tokens=200, output_tokens=800, max_num_seqs=512, num_gpu_blocks_override=3000),
+    _case("thrash", "PAST_SWEET_SPOT", "PAST_SWEET_SPOT BUDGET_SMALL HOST_BOUND CLIENT_LIMITED",
+          "seats_up clients seats_down nothing", "B1", "vllm-project/vllm#18115",
+          arrival="closed", num_clients=16, think_time_s=4.0, duration_s=40.0, prompt_tokens=16_000, prompt_cv=0.1,
+          output_tokens=200, output_cv=0.3, max_num_seqs=16, num_gpu_blocks_override=12_000, enable_prefix_caching=False,
+          scheduler_reserve_full_isl=False),
     _case("swap", "PAST_SWEET_SPOT", "OVERLOADED PAST_SWEET_SPOT PREFILL_BOUND HOST_BOUND",
-          "seats_down seats_up host budget_up", "C1", "vllm-project/vllm#546",
-          request_rate=20.0, prompt_tokens=200, output_tokens=800, max_num_seqs=512, num_gpu_blocks_override=3000,
-          preemption_mode="swap", pcie_gb_s=6.0),
+          "seats_down seats_up host budget_up", "C1", "vllm-project/vllm#546", preset("lesson_exp2_512").scenario),
     _case("long", "LONG_PROMPTS", "BUDGET_SMALL KV_FULL_WITH_QUEUE LONG_PROMPTS CLIENT_LIMITED",
           "seats_up threshold more_kv seats_down", "E1", "vllm-project/vllm#10235",
           request_rate=14.0, lengths="mixture", prompt_tokens=150, output_tokens=100, long_prompt_tokens=16_000,
@@ -195,6 +198,8 @@ def outcome(before: Run, after: Run, advised: Run, advice: Advice, action: str) 
     effect = "same" if not gain else "worse" if gain < 0 else "little" if gain < best / 3 else "better"
     moved, comma = [_moved(before, after, name, unit)], t("narration.comma")
     price = [_moved(before, after, other, u) for other, (u, better) in others if _gain(before, after, other, better) < 0]
+    if effect == "better" and name != "qps" and _gain(before, after, "qps", 1) > 0.05:
+        moved.append(_moved(before, after, "qps", FIGURES["qps"][0]))
     if effect == "worse":
         moved, price = [*moved, *price], []
     said = [t(f"diagnose.effect_{effect}", moved=comma.join(moved), name=figure(name)[0], figure=_shown(after, name, unit))]
@@ -208,7 +213,9 @@ def outcome(before: Run, after: Run, advised: Run, advice: Advice, action: str) 
     if after is not before:
         now = verdict(after)
         same = "healthy" if now.healthy else "milder" if gain > 0 and action == RIGHT[advice.code] else "same"
-        said.append(t(f"diagnose.now_{same}") if now.code == advice.code else t("diagnose.now", cause=named(now.code)))
+        left = action == RIGHT[advice.code] and (advice.code, now.code) == ("PAST_SWEET_SPOT", "KV_FULL_WITH_QUEUE")
+        told = f"diagnose.now_{same}" if now.code == advice.code else "diagnose.now_left" if left else ""
+        said.append(t(told) if told else t("diagnose.now", cause=named(now.code)))
     if action != RIGHT[advice.code] and best:
         said.append(t("diagnose.advised_gives_here" if times > 1 else "diagnose.advised_gives", figure=_shown(advised, name, unit)))
     return joined(said)

@@ -206,6 +206,8 @@ def simulation(report: Report) -> None:
             )
     if refused or not s.extra["sim"]:
         return
+    if s.a.gpu != scenario.gpu:  # another card was picked: the pasted server stands on it too
+        state.replace(scenario.but(**change), scenario)
     st.subheader(t("diagnose.sim_title"), anchor=False)
     if not report.advice:
         verdict(first)

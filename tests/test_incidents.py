@@ -128,3 +128,14 @@ def test_a_simulation_that_does_not_have_the_pasted_disease_says_so():
         shown.button(key="simulate").click().run()
         assert not shown.exception
         assert any("does not have this disease" in info.value for info in shown.info) == differs, what
+
+
+def test_another_gpu_moves_the_pasted_server_as_well_so_that_only_the_advice_is_compared():
+    shown = page(lang="en", part="paste")
+    shown.button(key="sample_log").click().run()
+    shown.button(key="simulate").click().run()
+    shown.selectbox(key="w_diagnose_gpu").select("A100-80GB").run()
+    assert not shown.exception
+    told = [m.value for m in shown.markdown if "kv_cache_dtype" in m.value and "→" in m.value]
+    told += [h.proto.body for h in shown.get("html") if "kv_cache_dtype" in h.proto.body and "→" in h.proto.body]
+    assert told and not any("A100" in words for words in told)

@@ -56,8 +56,8 @@ class Step:
         self.context = s.prompt_tokens + s.output_tokens // 2  # tokens of a sequence
         self.room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // self.context)  # sequences that the pool holds
         self.size = s.max_num_batched_tokens if self.prefill else min(s.max_num_seqs, self.room)
-        one = prefill_ticks(self.size, s.prompt_tokens) if self.prefill else decode_ticks([self.size], self.context)
-        self.parts = {part: float(values[0]) for part, values in series.step_parts(self.clock, one).items()}  # s
+        parts = series.step_parts(self.clock, prefill_ticks(self.size, s.prompt_tokens)) if self.prefill else self.by_batch([self.size])
+        self.parts = {part: float(values[0]) for part, values in parts.items()}  # s
         self.seconds = sum(self.parts.values())
 
     def but(self, **changes: Any) -> Step:
@@ -66,7 +66,8 @@ class Step:
 
     def by_batch(self, sizes: Any) -> dict[str, Any]:
         """s of each part of decode steps of so many sequences."""
-        return series.step_parts(self.clock, decode_ticks(sizes, self.context))
+        n = np.asarray(sizes)
+        return series.step_parts(self.clock, ticks(decode_seqs=n, decode_context=n * self.context, sampled=n))
 
     def speed(self, seats: Any) -> Any:
         """Tokens per s with so many seats: what the pool does not hold only waits."""
@@ -99,12 +100,6 @@ class Step:
         return max(float(card.sum()) for card in self.loads())
 
 
-def decode_ticks(sizes: Any, context: int) -> Ticks:
-    """Ticks in which so many sequences of that context decode and nothing else happens."""
-    n = np.asarray(sizes)
-    return ticks(decode_seqs=n, decode_context=n * context, sampled=n)
-
-
 def prefill_ticks(tokens: int, prompt: int) -> Ticks:
     """One tick that reads so many tokens of prompts of that length."""
     seqs, pairs = max(tokens // prompt, 1), tokens * (min(prompt, tokens) + 1) // 2
@@ -113,6 +108,7 @@ def prefill_ticks(tokens: int, prompt: int) -> Ticks:
 
 
 def ticks(**known: Any) -> Ticks:
+    """Ticks of which that is known; whatever else could happen in them does not."""
     nothing = np.zeros_like(known["sampled"])
     return Ticks(**{f.name: known.get(f.name, nothing) for f in fields(Ticks)})
 
@@ -155,7 +151,8 @@ def times(before: Step, after: Step) -> str:
 
 with frame.page("experts"):
     terms.explain("expert", "hot_expert", "expert_skew", "enable_expert_parallel", "num_redundant_experts", "step", "prefill", "seat",
-                  "kv_pool", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "cuda_graph")
+                  "kv_pool", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "cuda_graph",
+                  "tensor_parallel_size", "lesson")
 flow = lesson.begin("experts", SCENES, isolate=True)
 b, a = flow.s.b, flow.s.a
 prefill = flow.name == "place"  # a decode step waits for memory, where a hot rank costs little
@@ -177,9 +174,7 @@ shape = catalog.model(b.model)
 try:
     now, before = Step(b, prefill), Step(a, prefill)
 except SimError as error:
-    state.explain(error, {})
-    state.publish()
-    st.stop()
+    state.end(error)
 if not shape.experts:
     st.info(t("playground.dense"))
     state.publish()
@@ -305,8 +300,6 @@ def copied() -> str:
 
 def hot_cost() -> str:
     """What the skew costs a decode step and a prefill step, against a router without favourites."""
-    if now.fullest() < EVEN:
-        return t("experts.hot_even")
     decode, read = (Step(b, kind) for kind in (False, True))
     even, even_read = (step.but(expert_skew=0.0) for step in (decode, read))
     slower = decode.seconds > 1.03 * even.seconds
@@ -315,6 +308,13 @@ def hot_cost() -> str:
         t("experts.hot_figures", skew=b.expert_skew, seqs=decode.size, tokens=read.size, decode=took(even, decode), prefill=took(even_read, read)),
         t(f"experts.hot_{where}") if where else "",
     ])
+
+
+def cooler() -> str:
+    """Why the fullest card is not as full as with less skew, if so."""
+    at = max((skew for skew in SKEWS if skew < b.expert_skew), key=lambda skew: now.but(expert_skew=skew).fullest(), default=0.0)
+    always, more = int((experts.expert_load(shape, b.expert_skew) > 0.999).sum()), now.but(expert_skew=at).fullest()
+    return t("experts.cooler", at=at, more=more, always=always) if always and more > now.fullest() else ""
 
 
 def lesson_says() -> str:
@@ -327,28 +327,25 @@ def lesson_says() -> str:
 def explain() -> str:
     changes = {p: now.parts[p] - before.parts[p] for p in now.parts}
     most = max(changes, key=lambda p: abs(changes[p]))
-    said = [joined([
-        t("experts.changed_most", part=t(f"settings.term.{most}"), change=arrow(seconds(before.parts[most]), seconds(now.parts[most])))
-        if abs(now.seconds / before.seconds - 1) >= 0.005 else "",
-        t("experts.share", share=percent(now.parts["experts"] / now.seconds)),
-    ])]
+    said = [t("experts.changed_most", part=t(f"settings.term.{most}"), change=arrow(seconds(before.parts[most]), seconds(now.parts[most])))
+            if abs(now.seconds / before.seconds - 1) >= 0.005 else ""]
     if flow.name == "batch":
         one = now.by_batch([1])
         said += [
-            t("experts.bound_pool", pool=now.room * now.context, context=now.context, seqs=now.room, full=count(now.speed([now.room])[0])),
+            t("experts.bound_pool", seqs=arrow(count(before.room), count(now.room)), context=now.context, full=count(now.speed([now.room])[0])),
             t("experts.bound_fixed", fixed=seconds(now.parts["fixed"]), batch=now.size, share=percent(now.parts["fixed"] / now.seconds),
               alone=percent(one["fixed"][0] / sum(one.values())[0])),
         ]
-    elif b.expert_skew:
-        said.append(hot_cost())
+    elif flow.name == "place":
+        said.append(lesson_says())
+    elif now.fullest() > EVEN:
+        said += [hot_cost(), cooler()]
     if b.num_redundant_experts:
         decode = Step(b, False)
         bare = decode.but(num_redundant_experts=0)
         said.append(t("experts.copied_cost", reads=arrow(f"{bare.card_reads:.1f}", f"{decode.card_reads:.1f}"), seqs=decode.size,
                       room=arrow(count(bare.room), count(decode.room))))
-    if flow.name == "place":
-        said.append(lesson_says())
-    return "\n\n".join([*said, frame.badge("today") + " " + t("experts.ep_today")])
+    return "\n\n".join(filter(None, [*said, frame.badge("today") + " " + t("experts.ep_today")]))
 
 
 top = frame.columns(2)
@@ -364,9 +361,8 @@ else:
         draw_speed() if flow.name == "batch" else draw_cards(now)
     tried = {"skew": {"expert_skew": 1.6, "max_num_seqs": 1024}, "batch": {"max_num_seqs": 8}, "place": copies}[flow.name]
     lesson.end(flow, explain=told(), note=explain(), then=(t(f"experts.{flow.name}_then"), tried))
-    bottom = frame.columns(2)
-    with bottom[0]:
-        draw_load()
-    with bottom[1]:
-        draw_cards(now) if flow.name == "batch" else draw_speed()
+    if flow.name == "skew":
+        for column, draw in zip(frame.columns(2), (draw_load, draw_speed), strict=True):
+            with column:
+                draw()
 state.publish()

@@ -6,7 +6,7 @@ import streamlit as st
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import frame, gantt, lesson, narration, series, state, terms
+from ui import frame, gantt, lesson, series, state, terms
 from ui.lesson import Flow, Guess, Scene
 from ui.text import change, count, percent, seconds, t
 
@@ -204,5 +204,4 @@ with frame.page("start"):
     terms.explain("step", "static_batching", "head_of_line", "seat", "prefill", "e2e", "p99", "max_num_seqs", "cuda_graph", "lesson")
 flow = lesson.begin("start", SCENES, numbers)
 {"eight": draw_eight, "stream": draw_stream, "few": draw_few}[flow.name](flow)
-st.caption(narration.machine(flow.s.b))
 state.publish()

@@ -8,7 +8,7 @@ import streamlit as st
 
 from sim.scenario import Scenario
 from sim.workload import Requests
-from ui import charts, frame, lesson, narration, state, terms
+from ui import charts, frame, lesson, state, terms
 from ui.iteration import Moment, Row, record
 from ui.lesson import Scene
 from ui.text import joined, seconds, t
@@ -236,7 +236,7 @@ st.html(f"<div class='bars'>{sides}</div>")
 owners = m.owners_after if flow.revealed else m.owners
 fresh = {b for b, r in m.owners_after.items() if m.owners.get(b) != r} if flow.revealed else set()
 st.html(grid(owners, m.usable, fresh))
-notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration))
+notes = t("be_the_scheduler.prefix_note", ms=seconds(m.duration), model=DOZEN.model, gpu=DOZEN.gpu)
 if flow.name == "pool":
     notes += "\n\n" + lesson.says(t("be_the_scheduler.victim_note"))
 following = (t("be_the_scheduler.then", k=k + 1), {"k": k + 1, "p": f"{flow.name}.ask"})
@@ -245,5 +245,4 @@ key = "engine_step"
 st.session_state[key] = k
 st.slider(t("be_the_scheduler.step_knob"), 1, len(moments()), key=key, on_change=lambda: state.change(
     k=st.session_state[key], p=f"{flow.name}.ask"))
-st.caption(narration.machine(DOZEN))
 state.publish()

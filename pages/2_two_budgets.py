@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import streamlit as st
 
 from sim.results import Run
 from sim.scenario import Scenario
@@ -172,5 +171,4 @@ with frame.page("budgets"):
                   "enable_prefix_caching", "slo", "tpot", "lesson")
 flow = lesson.begin("two_budgets", SCENES, numbers)
 {"queue": draw_queue, "other": draw_queue, "tokens": draw_tokens, "starve": draw_starve}[flow.name](flow)
-st.caption(narration.machine(flow.s.b))
 state.publish()

@@ -264,5 +264,4 @@ with frame.page("kv"):
 flow = lesson.begin("kv_pool", SCENES, numbers, extra={"k": 0})
 {"pool": draw_pool, "match": draw_match, "mode": draw_mode, "victim": draw_victim, "thrash": draw_thrash,
  "signs": draw_signs, "blocks": draw_blocks}[flow.name](flow)
-st.caption(narration.machine(flow.s.b))
 state.publish()

@@ -49,7 +49,6 @@ class Moment:
     usable: int
     admitted: tuple[int, ...]
     preempted: tuple[int, ...]
-    finished: tuple[int, ...]
     owners: dict[int, int]  # block id -> request, before the step
     owners_after: dict[int, int]  # after schedule()
     duration: float
@@ -92,8 +91,8 @@ def record(scenario: Scenario, requests: Requests) -> list[Moment]:
                 tokens[r] += 1
         running = [r for r in step.running if r not in step.finished]
         moments.append(Moment(
-            step.index + 1, rows, free, usable, tuple(admitted), tuple(step.preempted), tuple(step.finished), _owners(held),
-            dict(after), step.duration,
+            step.index + 1, rows, free, usable, tuple(admitted), tuple(step.preempted), _owners(held), dict(after),
+            step.duration,
         ))
 
     simulate(scenario, requests, observer=observe)

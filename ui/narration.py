@@ -9,7 +9,7 @@ from typing import Any
 from sim import catalog
 from sim.results import Run, Summary
 from sim.scenario import SETTINGS, Scenario
-from ui import text
+from ui import state, text
 from ui.controls import COUNTED, option
 from ui.text import count, has, percent, seconds, t, value
 
@@ -25,8 +25,12 @@ USUAL = tuple(FIGURES)[:8]
 
 def changed(
     b: Summary, a: Summary, scenario_b: Scenario, scenario_a: Scenario, most: int = 4, pictures: Sequence[str] = (),
+    recent: Sequence[str] = (),
 ) -> str:
-    """What was set differently and what came of it; "" if B is A. pictures: the figures that the page's pictures show."""
+    """What was set differently and what came of it; "" if B is A.
+
+    pictures: the figures that the page's pictures show; recent: settings to name first, the last that was moved before others.
+    """
     if scenario_b == scenario_a:
         return ""
     told = dict.fromkeys((*pictures, *USUAL))
@@ -61,13 +65,16 @@ def changed(
         sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps), ttft=seconds(scenario_b.slo_ttft_s),
                            tpot=seconds(scenario_b.slo_tpot_s)))
     effects = t("narration.and").join(said[: max(most, len(pictures))]) if said else sentences.pop(0).rstrip("。.") if sentences else nothing
-    return text.joined([t("narration.sentence", what=settings(scenario_b, scenario_a), effects=effects), *sentences])
+    return text.joined([t("narration.sentence", what=settings(scenario_b, scenario_a, recent=recent), effects=effects), *sentences])
 
 
-def settings(b: Scenario, a: Scenario, most: int = 3) -> str:
-    """What B sets differently from A: "max_num_seqs 64 → 256, ...", in plain text."""
-    differing = [n for n in SETTINGS if getattr(b, n) != getattr(a, n)]
-    parts = [f"{name(n)} {word(n, getattr(a, n))} → {word(n, getattr(b, n))}" for n in differing[:most]]
+def settings(b: Scenario, a: Scenario, most: int = 3, recent: Sequence[str] = ()) -> str:
+    """What B sets differently from A: "max_num_seqs 64 → 256, ...", in plain text; `recent` first."""
+    differing = [n for n in dict.fromkeys((*recent, *SETTINGS)) if getattr(b, n) != getattr(a, n)]
+    parts = [
+        t("narration.chosen" if isinstance(getattr(b, n), str) and not SETTINGS[n].flag else "narration.moved",
+          name=name(n), a=word(n, getattr(a, n)), b=word(n, getattr(b, n))) for n in differing[:most]
+    ]
     if len(differing) > most:
         parts.append(t("narration.more", n=len(differing) - most))
     return t("narration.comma").join(parts)
@@ -87,12 +94,6 @@ def word(field: str, setting: Any) -> str:
     unit = SETTINGS[field].unit
     shown = f"{setting:,}" if isinstance(setting, int) else f"{setting:g}"
     return f"{shown}{text.BLANK}{unit}" if unit and unit not in COUNTED else shown
-
-
-def machine(s: Scenario) -> str:
-    """What is simulated: "Llama-3.1-8B on 1 × H100-SXM"."""
-    return t("narration.machine", model=word("model", s.model), gpu=word("gpu", s.gpu),
-             cards=s.tensor_parallel_size * s.data_parallel_size)
 
 
 def figures(b: Run, a: Run) -> dict[str, str]:
@@ -115,12 +116,19 @@ def _figures(run: Run) -> dict[str, str]:
 def facts(summary: Summary) -> str:
     """How long the run was, what it handled and whether its books agree: one line for the small print."""
     key = "drained" if summary.drained else "undrained"
-    line = t(
+    return t(
         f"narration.facts_{key}", finished=value(summary.finished), ticks=value(summary.ticks),
         wall=value(summary.duration_s, "s"), blocks=value(summary.num_gpu_blocks), little=f"{summary.littles_law:.2f}",
         unfinished=value(summary.unfinished),
     )
-    return line + (t("narration.facts_refused", n=value(summary.refused)) if summary.refused else "")
+
+
+def refused(run: Run) -> str:
+    """How many requests a run sent away, and why, of one of them; "" if none."""
+    if not run.refusals:
+        return ""
+    return text.joined([t("narration.sent_away", n=count(len(run.refusals)), all=count(len(run.requests.prompt))),
+                        state.message(next(iter(run.refusals.values())))])
 
 
 def error(gpu: str) -> tuple[float, str]:

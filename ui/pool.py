@@ -28,7 +28,6 @@ class Moment:
     index: int
     owners: dict[int, int]  # block -> request
     preempted: tuple[int, ...]
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ def first_preemption(scenario: Scenario, requests: Requests, before: int = 60, a
     moments: deque[Moment] = deque(maxlen=before + 1 + after)
     found: list[int] = []
     blocks = BlockReplay(scenario, requests, usable + 1, on_step=lambda replay, step: moments.append(Moment(
-        step.index + 1, {block: r for r, mine in replay.held.items() for block in mine}, tuple(step.preempted),
-        len(step.waiting))))
+        step.index + 1, {block: r for r, mine in replay.held.items() for block in mine}, tuple(step.preempted))))
 
     def observe(step: Step) -> None:
         if found and step.index > found[0] + after:

@@ -119,8 +119,9 @@ def draw_signs(flow: Flow) -> None:
     ])
     b, a = state.runs(flow.s)
     four(flow, b, a)
-    lesson.end(flow, explain=t("kv_pool.signs_explain", **narration.figures(b, a)),
-               note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a, pictures=PICTURES)
+    words = narration.figures(b, a) | {"users": count(b.scenario.num_clients), "mean": count(b.summary().waiting_mean)}
+    lesson.end(flow, explain=t(f"kv_pool.signs_{'explain' if flow.s.compared else 'state'}", **words), pictures=PICTURES,
+               note=lesson.says(t("kv_pool.signs_honest")), run=b, against=a if flow.s.compared else None)
 
 
 @st.cache_resource(max_entries=8)

@@ -374,7 +374,7 @@ def test_a_button_of_the_two_gauges_shows_what_it_says_whatever_was_clicked_befo
         shown[label, held.b.num_clients] = held.b, said(visited)
     crowd = page.USERS.but(num_clients=600)
     assert held.a == crowd  # a remedy is compared with none, at the same load
-    assert shown["queue full, cache full", 600][0] == crowd
+    assert shown["queue full, cache full", 600][0] == crowd and "600 users, 512 seats" in shown["queue full, cache full", 600][1]
     assert shown["twice the pool", 600][0] == crowd.but(num_gpu_blocks_override=2 * page.BLOCKS)
     few, words = shown["256 seats", 600]
     assert few == crowd.but(max_num_seqs=256) and "P99 end-to-end fell" in words

@@ -438,10 +438,9 @@ def card() -> None:
     with st.container(key="card_tools"):
         st.markdown(t("diagnose.card_intro"))
         card_button()
-    order = ["zh", "en"] if text.language() == "zh" else ["en", "zh"]
-    for column, language in zip(frame.columns(2), order, strict=True):
-        with column:
-            st.html(card_html(language))
+    left, _ = frame.columns(2)
+    with left:
+        st.html(card_html(text.language()))
 
 
 with st.container(key="part"):

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from sim import catalog, experts, memory
-from sim.scenario import Scenario
+from sim.scenario import SETTINGS, Scenario
 from ui import controls, dashboard, exports, frame, narration, state, terms, traffic
 from ui.text import joined, language, t
 
@@ -154,6 +154,15 @@ def ranks(b: Scenario, a: Scenario | None) -> None:
         st.caption(joined([now, then if then != short else ""]))
 
 
+def moved(b: Scenario) -> tuple[str, ...]:
+    """The settings that the visitor has moved, the last one first: where many differ from A, a sentence names these."""
+    seen, order = st.session_state.get("playground_moved", (b, ()))
+    now = [name for name in SETTINGS if getattr(b, name) != getattr(seen, name)]
+    order = tuple(dict.fromkeys((*now, *order)))
+    st.session_state["playground_moved"] = b, order
+    return order
+
+
 side, stage = st.columns([3, 8], gap="large")
 with side, st.container(key="knobs"):
     knobs()
@@ -165,7 +174,9 @@ with stage, st.container(key="stage"):
     ranks(s.b, s.a if s.compared else None)
     if b.stopped:
         st.warning(t(f"playground.stopped_{b.stopped}", ticks=f"{len(b.ticks):,}"), icon=":material/timer_off:")
-    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a, most=3))
+    if sent_away := narration.refused(b):
+        st.caption(sent_away)
+    frame.note(narration.changed(b.summary(), a.summary(), s.b, s.a, most=3, recent=moved(s.b)))
     with st.container(horizontal=True, key="stage_bar"):
         controls.extra_choice("u", KINDS, words=lambda k: t(f"playground.kind_{k}"), title=t("playground.kind"))
         controls.extra_choice("l", LATENCIES, words=str.upper, title=t("playground.latency"))

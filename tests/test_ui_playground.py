@@ -221,3 +221,19 @@ def test_a_hot_rank_is_told_with_what_copies_of_experts_cost() -> None:
     pools = [f"{memory.plan(ours.but(num_redundant_experts=n)).kv / 2**30:.1f} GiB" for n in (32, 0)]
     assert f"A: {ratio:.2f} ×" in said and pools[0] in said and pools[1] in said and pools[0] != pools[1]
     assert "fullest" not in " ".join(c.value for c in visit(v="1", mo="Llama-3.1-8B", tp="4").caption)
+
+
+def test_of_many_changes_the_last_moved_is_named_first() -> None:
+    at = visit(lang="en")
+    for name, value in (("max_num_seqs", 256), ("max_num_batched_tokens", 4096), ("prompt_tokens", 256), ("request_rate", 20.0), ("max_num_seqs", 128)):
+        knob(at, name).set_value(value).run()
+    said = next(block.body for block in at.get("html") if "class='if-note'" in block.body)
+    assert "max_num_seqs 64 → 128, Request rate" in said and "1 more" in said
+
+
+@pytest.mark.parametrize("language", text.LANGUAGES)
+def test_who_was_sent_away_is_said_with_the_reason(language) -> None:
+    at = visit(lang=language, ml="2048", pt="3000")
+    text.use(language)
+    refused = simulate(Scenario(max_num_seqs=64, request_rate=30.0, duration_s=60.0, max_model_len=2048, prompt_tokens=3000)).refusals
+    assert any(f"{len(refused):,}" in c.value and "max_model_len" in c.value for c in at.caption)

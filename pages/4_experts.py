@@ -56,7 +56,7 @@ class Step:
         self.context = s.prompt_tokens + s.output_tokens // 2  # tokens of a sequence
         self.room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // self.context)  # sequences that the pool holds
         self.size = s.max_num_batched_tokens if self.prefill else min(s.max_num_seqs, self.room)
-        parts = series.step_parts(self.clock, prefill_ticks(self.size, s.prompt_tokens)) if self.prefill else self.by_batch([self.size])
+        parts = self.reading(self.size) if self.prefill else self.by_batch([self.size])
         self.parts = {part: float(values[0]) for part, values in parts.items()}  # s
         self.seconds = sum(self.parts.values())
 
@@ -67,7 +67,18 @@ class Step:
     def by_batch(self, sizes: Any) -> dict[str, Any]:
         """s of each part of decode steps of so many sequences."""
         n = np.asarray(sizes)
-        return series.step_parts(self.clock, ticks(decode_seqs=n, decode_context=n * self.context, sampled=n))
+        return self._of(decode_seqs=n, decode_context=n * self.context, sampled=n)
+
+    def reading(self, tokens: int) -> dict[str, Any]:
+        """s of each part of a step that reads so many tokens of whole prompts."""
+        prompt = min(self.scenario.prompt_tokens, tokens)
+        seqs, pairs = np.array([tokens // prompt]), tokens * (prompt + 1) // 2
+        return self._of(prefill_seqs=seqs, prefill_tokens=tokens, prefill_pairs=pairs, prefill_context=tokens, sampled=seqs)
+
+    def _of(self, **known: Any) -> dict[str, Any]:
+        """s of each part of ticks in which that happens and nothing else."""
+        nothing = np.zeros_like(known["sampled"])
+        return series.step_parts(self.clock, Ticks(**{f.name: known.get(f.name, 0) + nothing for f in fields(Ticks)}))
 
     def speed(self, seats: Any) -> Any:
         """Tokens per s with so many seats: what the pool does not hold only waits."""
@@ -98,19 +109,6 @@ class Step:
     def fullest(self) -> float:
         """Load of the fullest card over the mean."""
         return max(float(card.sum()) for card in self.loads())
-
-
-def prefill_ticks(tokens: int, prompt: int) -> Ticks:
-    """One tick that reads so many tokens of prompts of that length."""
-    seqs, pairs = max(tokens // prompt, 1), tokens * (min(prompt, tokens) + 1) // 2
-    known = {"prefill_seqs": seqs, "prefill_tokens": tokens, "prefill_pairs": pairs, "prefill_context": tokens, "sampled": seqs}
-    return ticks(**{name: np.array([value]) for name, value in known.items()})
-
-
-def ticks(**known: Any) -> Ticks:
-    """Ticks of which that is known; whatever else could happen in them does not."""
-    nothing = np.zeros_like(known["sampled"])
-    return Ticks(**{f.name: known.get(f.name, nothing) for f in fields(Ticks)})
 
 
 def place_of(s: Scenario) -> str:
@@ -243,14 +241,13 @@ def draw_speed() -> None:
     batch = flow.name == "batch"  # there A and B are two places on one line
     full = min(now.room, BATCHES[-1])
     lines = []
-    for step, word in zip(shown, names, strict=True):
+    for step, word in [(now, "")] if batch else zip(shown, names, strict=True):
         seats = np.unique([*BATCHES, min(step.room, BATCHES[-1])])
-        if not batch or step is now:
-            lines.append(charts.Line(seats, step.speed(seats), "idle" if word == "A" else "decode", "" if batch else word, dotted=word == "A"))
+        lines.append(charts.Line(seats, step.speed(seats), "idle" if word == "A" else "decode", word, dotted=word == "A"))
     one, many = now.speed([1, full])
     charts.curve(
         t("experts.chart_speed"), lines, x_title=t("experts.axis_seats"), log_x=True, x_start=1, x_end=BATCHES[-1], height=lesson.PICTURE,
-        marks=[(s.max_num_seqs, step.speed([s.max_num_seqs])[0], word) for step, word in zip(shown, names, strict=True) for s in [step.scenario]] if batch else [],
+        marks=[(n, step.speed([n])[0], word) for step, word in zip(shown, names, strict=True) if batch for n in [step.scenario.max_num_seqs]],
         limits=[(t("experts.pool_full", n=count(now.room)), many)] if now.room <= BATCHES[-1] else [],
         alt=t("experts.alt_speed", one=count(one), many=count(many), n=full), key="speed",
     )

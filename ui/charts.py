@@ -135,7 +135,10 @@ def curve(
     layout["annotations"] += _end_words(ends, low, top, height, log_y)
     for name, value in limits:
         if 0 <= value * factor <= top * 1.0001:
-            _limit(layout, _named(name, value, percent), value * factor, log_y)
+            above = [x[(y >= value * factor) & (y < value * factor + 0.2 * top)] - x_start for _, x, y in shown]
+            in_the_way = np.concatenate(above) / ((right - x_start) or 1.0) if above else np.empty(0)
+            to_right = bool((in_the_way < 0.4).any() and not (in_the_way > 0.6).any())
+            _limit(layout, _named(name, value, percent), value * factor, log_y, to_right)
     for time, word in events:
         if np.isfinite(time):
             _event(layout, time, word, log_x)
@@ -432,14 +435,16 @@ def _dashes(value: float) -> dict[str, Any]:
     }
 
 
-def _limit(layout: dict[str, Any], words: str, value: float, log: bool) -> None:
+def _limit(layout: dict[str, Any], words: str, value: float, log: bool, to_right: bool = False) -> None:
+    """A dashed line and its words above it: at the left, or where a line runs through there and not at the right, there."""
     colours = palette()
     layout["shapes"].append(_dashes(value))
     if frame.scale() > 1 and _width(words) > 16:  # a projector's type: four pictures in a row
         words = "<br>".join(words.rsplit(" ", 1))
     layout["annotations"].append({
-        "xref": "paper", "x": 0, "xanchor": "left", "y": float(np.log10(value)) if log else value, "yanchor": "bottom",
-        "showarrow": False, "xshift": 4, "align": "left", "text": words,
+        "xref": "paper", "x": int(to_right), "xanchor": "right" if to_right else "left",
+        "y": float(np.log10(value)) if log else value, "yanchor": "bottom",
+        "showarrow": False, "xshift": -4 if to_right else 4, "align": "left", "text": words,
         "font": {"size": 12.5 * frame.scale(), "color": colours["soft"]}, "bgcolor": _faint(colours["paper"], 0.7),
         "borderpad": 0,
     })

@@ -399,11 +399,12 @@ def checklist() -> None:
     heads = [t(f"diagnose.check_{k}") for k in ("metric", "type", "trap", "query")]
     body = ""
     for panel in export.PANELS:
+        counts = f"diagnose.counts.{panel.counts}"
         names = "<br>".join(f"<code>{html.escape(n)}</code>" for n in panel.metrics.split(", "))
         old = f"<br><small>{html.escape(t('diagnose.check_before'))}{html.escape(panel.before)}</small>" if panel.before else ""
         rule = f"<br><small>{html.escape(t('diagnose.check_alert'))}{panel.alert}</small>" if panel.alert else ""
         body += (
-            f"<tr><td>{names}{old}</td><td>{panel.type}<br><small>{panel.counts}</small></td>"
+            f"<tr><td>{names}{old}</td><td>{panel.type}<br><small>{t(counts) if has(counts) else panel.counts}</small></td>"
             f"<td>{html.escape(t(f'diagnose.trap.{panel.key}'))}</td><td class='q'><code>{html.escape(panel.query)}</code>{rule}</td></tr>"
         )
     st.html(

@@ -39,7 +39,7 @@ def pictures(key: tuple[str, ...], _b: Run, _a: Run, kind: str, what: str, error
             percent=True, alt=t("playground.gpu_alt", mean=100 * getattr(summary, f"gpu_{kind}")),
         )
     left, right = st.columns(2, gap="medium")
-    limit = {"ttft": [("SLO (s)", scenario.slo_ttft_s)], "tpot": [("SLO (s)", scenario.slo_tpot_s)]}.get(what, [])
+    limit = {"ttft": [("SLO", scenario.slo_ttft_s)], "tpot": [("SLO", scenario.slo_tpot_s)]}.get(what, [])
     with left:
         charts.timeline(
             t(f"playground.p99_{what}"), charts.both(lambda r: series.latency(r, what), b, a, "prefill", error=error),

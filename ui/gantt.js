@@ -97,8 +97,8 @@ export default function (component) {
       for (const [seat, , a, b, p] of lane.segments) {
         if (a <= T && T < b) (data.phases[p] === 'idle' ? idle : busy).add(seat)
       }
-      type(14, 600); g.fillStyle = t.text; g.textAlign = 'left'
-      const name = g.measureText(lane.title).width < w ? lane.title : lane.title.split(/[:：]/)[0]  // a phone's width
+      type(narrow ? 13 : 14, 600); g.fillStyle = t.text; g.textAlign = 'left'
+      const name = narrow || g.measureText(lane.title).width > w ? lane.title.split(/[:：]/)[0] : lane.title
       g.fillText(name, 0, y + head / 2)
       const tw = g.measureText(name).width
       if (!lane.cover) {
@@ -108,7 +108,7 @@ export default function (component) {
         const marks = passed(lane).map(([, words]) => '▼ ' + words), all = [...marks, text].join(' · ')
         said.push(lane.title + ': ' + all)
         type(13, marks.length ? 600 : 400)
-        const fits = [all, ...marks].find((words) => tw + g.measureText(words).width + 16 < w)
+        const fits = [all, ...marks].find((words) => tw + right + g.measureText(words).width < w)
         if (fits) { g.textAlign = 'right'; g.fillText(fits, w - right, y + head / 2); g.textAlign = 'left' }
       }
       y += head

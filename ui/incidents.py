@@ -59,7 +59,7 @@ INCIDENTS: tuple[Incident, ...] = (
           arrival="closed", num_clients=16, think_time_s=4.0, duration_s=40.0, prompt_tokens=16_000, prompt_cv=0.1,
           output_tokens=200, output_cv=0.3, max_num_seqs=16, num_gpu_blocks_override=12_000, enable_prefix_caching=False,
           scheduler_reserve_full_isl=False),
-    _case("swap", "PAST_SWEET_SPOT", "OVERLOADED PAST_SWEET_SPOT PREFILL_BOUND HOST_BOUND",
+    _case("swap", "PAST_SWEET_SPOT", "BUDGET_SMALL PAST_SWEET_SPOT PREFILL_BOUND HOST_BOUND",
           "seats_down seats_up host budget_up", "C1", "vllm-project/vllm#546", preset("lesson_exp2_512").scenario),
     _case("long", "LONG_PROMPTS", "BUDGET_SMALL KV_FULL_WITH_QUEUE LONG_PROMPTS CLIENT_LIMITED",
           "seats_up threshold more_kv seats_down", "E1", "vllm-project/vllm#10235",

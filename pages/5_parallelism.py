@@ -17,6 +17,7 @@ from ui import charts, controls, frame, lesson, narration, series, state, terms
 from ui.text import BLANK, count, joined, percent, seconds, t
 
 GPUS = 8
+TOLD = (1, 8, 64, 256)  # users whose TPOT is written out
 MOST_USD = 1000.0  # a card and hour
 LAYOUTS = (1, 2, 4, 8)  # tensor_parallel_size; the cards that are left make copies
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -314,10 +315,30 @@ def communication() -> str:
         share=percent(f.parts["all_reduce"] / f.step)) for link, f in over.items() if not isinstance(f, SimError)))
 
 
+def against() -> str:
+    """What B gives against A, from their own runs."""
+    before = look(a, a.tensor_parallel_size, a.num_clients)
+    after = look(b, b.tensor_parallel_size, users)
+    if not flow.s.compared or isinstance(before, SimError) or isinstance(after, SimError):
+        return ""
+    return t("parallelism.against", **{f"{key}_{what}": value for key, f in (("a", before), ("b", after)) for what, value in (
+        ("layout", name(f.scenario.tensor_parallel_size)), ("users", f.scenario.num_clients), ("rate", count(f.summary.output_tok_s)),
+        ("tpot", seconds(f.summary.tpot_mean)))})
+
+
+def table() -> dict[str, list[str]]:
+    """Mean TPOT in ms at a few numbers of users, a row a layout, the lowest of each column in bold."""
+    at = {n: USERS.index(n) for n in TOLD}
+    lowest = {n: min(y[i] for y in tpot.values()) for n, i in at.items()}
+    return {t("parallelism.table_layout"): [name(tp) for tp in tpot]} | {
+        t("parallelism.table_users", users=n): [f"**{y[i]:.1f}**" if y[i] == lowest[n] else f"{y[i]:.1f}" for y in tpot.values()]
+        for n, i in at.items()}
+
+
 def explain() -> str:
     if flow.name == "layout":
         most = max(fit, key=lambda tp: fit[tp].summary.output_tok_s)
-        said = [copies(), communication(), lesson.says(t(
+        said = [against(), copies(), communication(), lesson.says(t(
             "parallelism.lesson_long", prompt=b.prompt_tokens, best=name(most), first=name(first), last=name(last),
             ttft_first=seconds(fit[first].summary.ttft_p50), ttft_last=seconds(fit[last].summary.ttft_p50)))]
     elif flow.name == "alone":
@@ -347,6 +368,8 @@ else:
     lesson.end(flow, explain=told(), note=explain(), then=(t(f"parallelism.{flow.name}_then"), then))
     if flow.name == "layout":
         pick_price()
+    if flow.name == "alone":
+        st.table(table())
     if flow.name == "kv":
         for column, draw in zip(frame.columns(2), (draw_pools, draw_rate), strict=True):
             with column:

@@ -324,3 +324,12 @@ def test_pagedown_leads_to_a_next_page_that_still_compares(left: str, last: str,
     held = app.session_state[f"state:{entered}"]
     assert app.session_state["page"] == entered and not app.exception
     assert getattr(held.a, compares) != getattr(held.b, compares)
+
+
+def test_tpot_stands_there_for_1_8_64_and_256_users_and_the_lowest_in_bold() -> None:
+    shown = after("5_parallelism", "alone").table[0].value
+    cells = shown.set_index(shown.columns[0])
+    assert list(cells.columns) == [f"users: {n}" for n in (1, 8, 64, 256)]
+    figures = cells.map(lambda cell: float(cell.strip("*")))
+    assert (cells.map(lambda cell: cell.startswith("**")) == (figures == figures.min())).all(axis=None)
+    assert figures.idxmin()["users: 1"] == "TP8" != figures.idxmin()["users: 256"]

@@ -122,7 +122,7 @@ def begin(
     is about and in nothing else: whatever else the visitor moves, moves both.
     """
     if follow := st.session_state.pop("lesson_follow", None):
-        state.publish()  # of the page that is left
+        state.leave()
         st.switch_page(follow)
     names, own = [scene.name for scene in scenes], dict(extra or {})
     asked, _, _ = st.query_params.get("p", "").partition(".")

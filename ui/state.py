@@ -130,16 +130,26 @@ def scenarios(state: State) -> dict[str, str]:
 
 def publish() -> None:
     """Write the state to the URL if the visitor changed something. The last line of every page."""
-    if not st.session_state.pop("dirty", False):
-        return
+    if st.session_state.get("dirty") and (want := _settled()) != st.query_params.to_dict():
+        st.query_params.from_dict(want)
+
+
+def leave() -> None:
+    """The visitor goes on to another page: this one is kept as it is now, and the next one begins untouched."""
+    if st.session_state.get("dirty"):
+        _settled()
+
+
+def _settled() -> dict[str, str]:
+    """What was changed is part of the state from now on; the query parameters that say it."""
+    st.session_state.pop("dirty")
     held: State | None = st.session_state.get(_slot())
     want = address(held) if held else {}
     if st.session_state.get("lang_chosen"):
         want = {"lang": st.session_state["lang"], **want}
-    if want != st.query_params.to_dict():
-        st.query_params.from_dict(want)
     if held:
         held.seen = want
+    return want
 
 
 def menu_link(page: str) -> dict[str, str]:

@@ -190,8 +190,8 @@ def reason(row: Row) -> str:
 def did(m: Moment) -> str:
     """What vLLM does in a step, in a sentence or three."""
     one, all_of_it = "be_the_scheduler.did", m.given == DOZEN.max_num_batched_tokens
-    moved = [t(one + where, who=listed(r + 1 for r in who)) for where, who in (("_in", m.admitted), ("_out", m.preempted)) if who]
-    return joined([t(one + ("_all" if all_of_it else ""), used=m.given, budget=DOZEN.max_num_batched_tokens), *moved])
+    moved = [t(one + where, who=listed(r + 1 for r in who)) for where, who in (("_out", m.preempted), ("_in", m.admitted)) if who]
+    return joined([*(moved or [t(one + "_nobody")]), t(one + ("_all" if all_of_it else ""), used=m.given, budget=DOZEN.max_num_batched_tokens)])
 
 
 def verdict(m: Moment, plan: dict[int, int], out: set[int], chose: bool) -> str:

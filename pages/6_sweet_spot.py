@@ -246,8 +246,10 @@ def experiment(flow: lesson.Flow) -> None:
         note += t("sweet_spot.why_gpu", a=sa.gpu_busy, b=sb.gpu_busy)
     else:
         note = (t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" if sb.preemptions else "") + frame.badge("history") + " " + t("sweet_spot.swap_history")
-    shows = ("gpu_compute", "qps") if flow.name == "first" else ("kv_max", "e2e_p99")
-    lesson.end(flow, explain=narration.changed(sb, sa, flow.s.b, flow.s.a, pictures=shows) or t("lesson.same"), note=note, run=run_b)
+    shows = ("gpu_compute", "qps") if flow.name == "first" else ("e2e_p99", "kv_max")
+    ratio = t("sweet_spot.first_ratio", ratio=sb.qps / sa.qps) if flow.name == "first" and flow.s.compared else ""
+    said = narration.changed(sb, sa, flow.s.b, flow.s.a, pictures=shows) or t("lesson.same")
+    lesson.end(flow, explain=joined([ratio, said]), note=note, run=run_b)
 
 
 def queue(run: Run) -> float:
@@ -436,7 +438,8 @@ def targets(flow: lesson.Flow) -> None:
     if all(held for _, held, _ in checks):
         frame.note(t("sweet_spot.targets_reached"))
     lesson.end(flow, explain=t("sweet_spot.targets_explain", runs=len(answer.runs), qps=answer.best.value,
-                               changes=sweep_map.settings(answer.best.changes), share=SHARE), run=run_b)
+                               changes=narration.settings(answer.scenario, TARGETS), share=SHARE),
+               run=run_b, then=(t("sweet_spot.targets_then"), answer.best.changes))
     if flow.step == "next":
         sweep_map.proof(answer)
 
@@ -475,7 +478,7 @@ def sums_up(flow: lesson.Flow) -> None:
         [charts.Line([s.qps for s in found], [s.e2e_p99 for s in found], looks[name][0], dotted=looks[name][1])
          for name, found in curves.items()],
         x_title=t("sweet_spot.axis_done"), x_end=1.15 * max(s.qps for found in curves.values() for s in found),
-        y_end=max((3 if name == "static" else 5) * found[0].e2e_p99 for name, found in curves.items()),
+        y_end=max(6 * found[0].e2e_p99 for found in curves.values()),
         height=lesson.PICTURE,
         marks=[(s.qps, s.e2e_p99, t("sweet_spot.knee_mark", what=called[name], qps=s.qps)) for name, s in knees.items()],
         events=[(bend["static"] * guess[0], guess[1])] if guess and "static" in bend else [], key="knee",
@@ -492,7 +495,7 @@ def sums_up(flow: lesson.Flow) -> None:
 def numbers(scene: str, s: state.State) -> dict[str, Any]:
     """What the questions name."""
     named = {"clients": s.b.num_clients, "a": s.a.max_num_seqs, "b": s.b.max_num_seqs, "ttft": seconds(s.b.slo_ttft_s),
-             "itl": seconds(s.b.slo_tpot_s), "gpus": s.extra["gpus"]}
+             "gpu": s.b.gpu, "itl": seconds(s.b.slo_tpot_s), "gpus": s.extra["gpus"]}
     if scene == "first":
         run = state.run(s.a)
         named |= {"clients": s.a.num_clients, "waiting": queue(run), "gpu": run.summary().gpu_compute}

@@ -214,7 +214,7 @@ def proof(answer: Answer) -> None:
     columns: dict[str, list[str]] = {t(f"sweet_spot.col_{what}"): [] for what in ("setting", "best", "lower", "higher")}
     for name, sides in answer.neighbours.items():
         cells = (name_of(name), f"**{value(answer.best.changes, name)}**",
-                 *(f"{value(tried.changes, name)}: {says(tried, answer.limits)}" if tried else "–" for tried in sides))
+                 *(t("sweet_spot.side", value=value(tried.changes, name), says=says(tried, answer.limits)) if tried else "–" for tried in sides))
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
     st.table(columns)

@@ -118,7 +118,8 @@ def tiles(b: Scenario) -> None:
 def climb(flow: lesson.Flow) -> None:
     b = flow.s.b.but(max_num_batched_tokens=max(LADDER[-1], flow.s.b.max_num_batched_tokens))
     at = max((i for i, n in enumerate(LADDER) if n <= b.max_num_seqs), default=0)
-    runs = {n: s for n in (LADDER if flow.revealed else LADDER[: at + 1]) if (s := measure(b.but(max_num_seqs=n)))}
+    ladder = sorted({*LADDER, b.max_num_seqs}) if flow.revealed else LADDER[: at + 1]  # what was set stands among the steps
+    runs = {n: s for n in ladder if (s := measure(b.but(max_num_seqs=n)))}
     if LADDER[at] not in runs:
         st.warning(t("sweet_spot.no_run"))
         return
@@ -149,10 +150,11 @@ def climb(flow: lesson.Flow) -> None:
         ("chart_preemptions", "preempted", [float(s.preemptions) for s in each], False),
     ), strict=True):
         with place:
+            words = percent if share else count
             charts.bars(t(f"sweet_spot.{title}"), [str(n) for n in steps], [charts.Part("", colour, values)], percent=share,
-                        key=title, height=lesson.PICTURE,
-                        alt=t("sweet_spot.alt_bars", what=t(f"sweet_spot.{title}"), points=", ".join(
-                            f"{n}: {(percent if share else count)(v)}" for n, v in zip(steps, values, strict=True))))
+                        horizontal=True, words=words, key=title, height=lesson.PICTURE, alt=t(
+                            "sweet_spot.alt_bars", what=t(f"sweet_spot.{title}"),
+                            points=", ".join(f"{n}: {words(v)}" for n, v in zip(steps, values, strict=True))))
     if not flow.revealed:
         return lesson.end(flow)
     stop = next((n for n, s in runs.items() if s.preemptions or s.waiting_mean < 1), steps[-1])
@@ -163,7 +165,8 @@ def climb(flow: lesson.Flow) -> None:
         note.append(frame.badge("history") + " " + t("sweet_spot.swap_history"))
     if said and not better:
         note.append(said)
-    lesson.end(flow, explain=rule(b, stop, runs), note="\n\n".join(note), then=(said, better) if better else None)
+    own = here(b.max_num_seqs, runs[b.max_num_seqs]) if b.max_num_seqs in runs and b.max_num_seqs not in LADDER else ""
+    lesson.end(flow, explain=joined([own, rule(b, stop, runs)]), note="\n\n".join(note), then=(said, better) if better else None)
     if answer:
         sweep_map.proof(answer)
         st.markdown("\n".join(f"{i}. {t(f'sweet_spot.path_{i}', memory=b.gpu_memory_utilization)}" for i in range(1, 5)))
@@ -393,10 +396,10 @@ def hunt(flow: lesson.Flow) -> None:
         best = max(job.runs, key=lambda tried: tried.rank)
         said = [t("sweet_spot.search_done", runs=len(job.runs), all=f"{total:,}") if job.done else "", best_of(best, job.done) if not best.excess else t(
             "sweet_spot.search_none", run=sweep_map.settings(best.changes) + ": " + sweep_map.says(best, limits))]
-    if flow.step == "next" and job.answer:
-        sweep_map.proof(job.answer)
     sweep_map.plane(job.runs, here, lambda changes: state.change(**changes), joined(said), lesson.PICTURE)
     lesson.end(flow, explain=joined(said), note=joined([taken(b, here) if catalog.num_gpus(b) == gpus else "", t("sweet_spot.search_lead")]))
+    if flow.step == "next" and job.answer:
+        sweep_map.proof(job.answer)
     sweep_map.work(job, make)
 
 

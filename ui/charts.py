@@ -16,6 +16,7 @@ import html
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,9 @@ def curve(
         top = max(float(values.max()) if len(values) else 1.0, *(v * factor for _, v in limits), low * 2) * 1.25
     across, upright = _range(x_start, right, log_x), _range(low, top, log_y)
     if marks:
-        traces.append(_points([(x, y * factor, word) for x, y, word in marks], (across, log_x), (upright, log_y)))
+        axes = (across, log_x), (upright, log_y)
+        runs = [np.column_stack([_shares(x, *axes[0]), _shares(y, *axes[1])]) for _, x, y in shown if len(x)]
+        traces.append(_points([(x, y * factor, word) for x, y, word in marks], axes, runs, height))
     layout["xaxis"] |= {"title": axis_title(x_title), "range": across}
     layout["yaxis"] |= {"range": upright}
     if log_x:
@@ -156,12 +159,13 @@ def bars(
     horizontal: bool = False, limits: Sequence[tuple[str, float]] = (), height: int = HEIGHT, alt: str = "",
     key: str | None = None, words: Callable[[float], str] | None = None,
 ) -> None:
-    """One bar a name, each stacked from the parts; part names stand beside the last bar, `words(value)` inside."""
+    """One bar a name, each stacked from the parts; part names stand beside the last bar, `words(value)` inside or, of a lying bar of one part, at its end."""
     factor = 100.0 if percent else 1.0
     colours = palette()
     traces: list[dict[str, Any]] = []
     heights = np.zeros(len(names))
     ends: list[tuple[Line, float]] = []
+    beside = [words(v) for v in parts[0].values if v > 0] if words and horizontal and len(parts) == 1 else []  # at each bar's end
     for part in parts:
         values = np.asarray(part.values, np.float64) * factor
         inside = [words(v) if words and v > 0 else "" for v in np.asarray(part.values, np.float64)]
@@ -172,7 +176,7 @@ def bars(
                 "pattern": {"shape": HATCH.get(part.colour, ""), "size": 6, "solidity": 0.2, "fillmode": "overlay",
                             "fgcolor": colours["paper"]},
             },
-            "text": inside, "textposition": "auto" if len(parts) == 1 else "inside", "insidetextanchor": "middle",
+            "text": inside, "textposition": "outside" if beside else "auto" if len(parts) == 1 else "inside", "insidetextanchor": "middle",
             "textangle": 0, "textfont": {"size": 12 * frame.scale(), "color": colours["paper"]}, "constraintext": "inside",
             "outsidetextfont": {"color": colours["ink"]}, "cliponaxis": False,
         }
@@ -195,7 +199,10 @@ def bars(
     layout[name_axis] |= {"type": "category", "showgrid": False, "nticks": 0}  # every bar has its name
     if horizontal:
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
-        layout["xaxis"] |= {"showgrid": True, "gridcolor": colours["grid"], "nticks": 4 if frame.scale() == 1 else 3, "tickangle": 0}
+        layout["xaxis"] |= {"showgrid": not beside, "showticklabels": not beside, "ticks": "" if beside else "outside",
+                            "gridcolor": colours["grid"], "nticks": 4 if frame.scale() == 1 else 3, "tickangle": 0}
+        if beside:
+            layout["margin"] |= {"b": 12, "r": (8 + 7.4 * max(map(_width, beside))) * frame.scale()}
     else:
         layout["annotations"] += _end_words(ends, 0.0, top, height, False)
         layout["shapes"] += [_dashes(value * factor) for _, value in limits]
@@ -319,33 +326,47 @@ def _error_band(line: Line, x: Any, y: Any) -> dict[str, Any]:
     }
 
 
+SIDES = ("top center", "top left", "top right", "bottom center", "bottom left", "bottom right", "middle right", "middle left")
+"""Where a word may stand beside its point, the best first."""
+
+
 def _points(
-    marks: Sequence[tuple[float, float, str]], across: tuple[list[float], bool], upwards: tuple[list[float], bool]
+    marks: Sequence[tuple[float, float, str]], axes: Sequence[tuple[list[float], bool]], lines: Sequence[Any], height: int
 ) -> dict[str, Any]:
-    """Points with words. across, upwards: what the axes range over (in powers of ten if logarithmic), and whether they are."""
-    ink = palette()["ink"]
+    """Points with words. axes: of x and y, what they range over (in powers of ten if logarithmic), and whether they are.
+
+    lines: the picture's, their points (x, y) as shares of its width and height. A word stands where it hides least.
+    """
+    ink, scale = palette()["ink"], frame.scale()
     met: dict[tuple[float, float], list[str]] = {}  # words of points that lie on each other
     for at_x, at_y, word in marks:
         met.setdefault((float(at_x), float(at_y)), []).append(word)
     (x, y), words = zip(*met, strict=True), [", ".join(filter(None, there)) for there in met.values()]
-    # A word stands on the side away from the nearest other point; x and y are compared as shares of their axes.
-    places = np.column_stack([_shares(x, *across), _shares(y, *upwards)])
-    sides = []
-    for place in places:
-        away = place - places
-        distance = np.hypot(*away.T)
-        distance[distance == 0.0] = np.inf
-        nearest = int(np.argmin(distance))
-        close = distance[nearest] < 0.25
-        upright = "bottom" if close and away[nearest][1] < 0 else "top"
-        if close:
-            side = "left" if away[nearest][0] < 0 or place[0] > 0.85 else "right"  # beside the picture stand its words
-        else:  # of a rising curve, what lies up left is free; nothing runs over the axis
-            side = "left" if place[0] > min(places[:, 0].min(), 0.95) else "right" if place[0] < 0.05 else "center"
-        sides.append(f"{upright} {side}")
+    places = np.column_stack([_shares(v, *axis) for v, axis in zip((x, y), axes, strict=True)])
+    # A row of the page is 1 to 4 pictures: of their widths, the narrower. Lines count at every few px of their length.
+    wide, high = 270.0, max(height - 76.0 * scale, 40.0)
+    grid = np.linspace(0.0, 1.0, 12)[:, None]
+    under = [(1 - grid) * start + grid * end for line in lines for start, end in pairwise(line)]
+    drawn = np.concatenate([*under, np.empty((0, 2))])
+    boxes: dict[int, tuple[Any, Any]] = {}  # of the words, their lower left and upper right corners
+    sides = [""] * len(words)
+    for i in [*range(len(words))] * 3:  # the first was placed before it knew where the others would be
+        place, size = places[i], np.array([_width(words[i]) * 7.5 * scale / wide, 16.0 * scale / high])
+        least = np.inf
+        for side in SIDES:
+            away = np.array([{"left": -1, "center": 0, "right": 1}[side.split()[1]], {"bottom": -1, "middle": 0, "top": 1}[side.split()[0]]])
+            low = place + away * (size / 2 + np.array([5.0 / wide, 5.0 / high])) - size / 2
+            top = low + size
+            near = np.array([7.0 / wide, 7.0 / high])  # nearer, and it would be taken for the other point's word
+            others = ((places > low - near) & (places < top + near) & (places != place).any(1)[:, None]).all(1).sum()
+            hidden = sum(bool((low < t).all() and (b < top).all()) for j, (b, t) in boxes.items() if j != i)
+            crossed = ((drawn > low) & (drawn < top)).all(1).any()
+            outside = bool((low < [0.0, -0.02]).any()) + bool((top > [1.03, 1.15]).any())
+            if (cost := 4 * (others + hidden) + 2 * outside + crossed) < least:
+                least, sides[i], boxes[i] = cost, side, (low, top)
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
-        "textposition": sides, "textfont": {"size": 13 * frame.scale(), "color": ink}, "cliponaxis": False,
+        "textposition": sides, "textfont": {"size": 13 * scale, "color": ink}, "cliponaxis": False,
         "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
     }
 

@@ -29,7 +29,7 @@ WORDS: dict[str, Callable[[float], str]] = {
 }
 SPLIT = {"tensor_parallel_size", "data_parallel_size"}
 FEW = 10  # columns up to which a cell has room for its figure
-EQUAL = 0.995  # a P99 that is lower by less than half a percent is the same, as in a search
+EQUAL = 0.995  # figures that differ by less than half a percent are the same, as in a search
 
 # --- making them
 
@@ -188,8 +188,10 @@ def plane(
     highest = max([1.7 * low, *(s.e2e_p99 for _, s in of_split.values())])
     layout["xaxis"] |= {"range": [0.95 * least, 1.05 * top], "showline": True, "linecolor": colours["idle"]}
     layout["yaxis"] |= {"range": [0.8 * low, 1.05 * highest]}
+    left = 0.95 * least + 0.1 * (1.05 * top - 0.95 * least)  # there a name in the middle would run over the axis
     layout["annotations"] = [
         {"text": f"<b>{name}</b>", "x": s.qps, "y": s.e2e_p99, "yanchor": "bottom", "yshift": 9, "showarrow": False,
+         "xanchor": "left" if s.qps < left else "center",
          "font": {"size": 13 * frame.scale(), "color": colours["ink" if not tried.excess else "preempted"]}}
         for name, (tried, s) in of_split.items()]
     kept, shown = [not tried.excess for tried, _ in started], [tried.changes == here for tried, _ in started]
@@ -211,10 +213,22 @@ def plane(
 
 def proof(answer: Answer) -> None:
     """What a search found, beside it the run one value lower and one higher in each setting, and the command that sets it."""
-    columns: dict[str, list[str]] = {t(f"sweet_spot.col_{what}"): [] for what in ("setting", "best", "lower", "higher")}
+    best = answer.best.result
+    assert isinstance(best, Summary)
+
+    def side(name: str, tried: Tried | None) -> str:
+        if tried is None:
+            return "–"
+        equal = isinstance(s := tried.result, Summary) and not tried.excess and s.qps > EQUAL * best.qps
+        return t("sweet_spot.side_equal" if equal else "sweet_spot.side", value=value(tried.changes, name),
+                 says=says(tried, answer.limits), p99=seconds(s.e2e_p99) if isinstance(s, Summary) else "")
+
+    columns: dict[str, list[str]] = {
+        t("sweet_spot.col_setting"): [], t("sweet_spot.col_best", qps=best.qps, p99=seconds(best.e2e_p99)): [],
+        t("sweet_spot.col_lower"): [], t("sweet_spot.col_higher"): [],
+    }
     for name, sides in answer.neighbours.items():
-        cells = (name_of(name), f"**{value(answer.best.changes, name)}**",
-                 *(t("sweet_spot.side", value=value(tried.changes, name), says=says(tried, answer.limits)) if tried else "–" for tried in sides))
+        cells = (name_of(name), f"**{value(answer.best.changes, name)}**", *(side(name, tried) for tried in sides))
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
     st.table(columns)

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
 PAGES = ["", *sorted(p.stem.split("_", 1)[1] for p in (ROOT / "pages").glob("*.py"))]
 LESSONS = {"": (3, ""), "be_the_scheduler": (1, "return"), "two_budgets": (1, "starve"), "kv_pool": (1, "thrash")}  # scenes walked
+NO_LESSON = ("playground", "under_the_hood")
 LOOKS = [("en", "light", 1280, 720), ("zh", "dark", 1280, 720), ("zh", "light", 390, 844), ("en", "dark", 390, 844)]
 
 pytestmark = pytest.mark.browser
@@ -45,6 +46,18 @@ def flaws(page: Page) -> list[str]:
         const named = chart.matches('[aria-label]') ? chart : chart.querySelector('[aria-label]')
         if (!named || !named.getAttribute('aria-label').trim()) found.push('chart without alt')
       }
+      for (const plot of document.querySelectorAll('.js-plotly-plot')) {
+        const frame = plot.getBoundingClientRect(), title = plot.querySelector('.gtitle')?.textContent
+        const words = [...plot.querySelectorAll('text')].filter((e) => e.textContent.trim() && !e.closest('.hoverlayer') &&
+          getComputedStyle(e).visibility !== 'hidden' && +getComputedStyle(e).opacity > 0)
+          .map((e) => [e.textContent, e.getBoundingClientRect()]).filter(([, r]) => r.width && r.height)
+        for (const [word, r] of words)
+          if (r.left < frame.left - 1 || r.right > frame.right + 1) found.push(`cut in "${title}": ${word}`)
+        words.forEach(([word, r], i) => words.slice(i + 1).forEach(([other, q]) => {
+          if (Math.min(r.right, q.right) - Math.max(r.left, q.left) > 1 && Math.min(r.bottom, q.bottom) - Math.max(r.top, q.top) > 4)
+            found.push(`"${word}" runs into "${other}" in "${title}"`)
+        }))
+      }
       const canvases = (root) => [...root.querySelectorAll('*')].flatMap((e) =>
         [...(e.matches('canvas[role=img]') ? [e] : []), ...(e.shadowRoot ? canvases(e.shadowRoot) : [])])
       for (const c of canvases(document)) if (!c.getAttribute('aria-label')) found.push('canvas without alt')
@@ -52,8 +65,20 @@ def flaws(page: Page) -> list[str]:
     }""")
 
 
+def press_page_down(page: Page) -> str:
+    """Press it, wait until the address has changed, and return where the lesson is."""
+    before = page.url
+    page.keyboard.press("PageDown")
+    page.wait_for_function("before => location.href !== before", arg=before, timeout=60_000)
+    settle(page)
+    return parse_qs(urlsplit(page.url).query).get("p", [""])[0]
+
+
 @pytest.mark.parametrize(("language", "scheme", "width", "height"), LOOKS)
-def test_every_page_opens_whole(browser: Browser, server: str, language: str, scheme: str, width: int, height: int) -> None:
+def test_every_page_opens_whole_and_is_walked_by_keyboard(
+    browser: Browser, server: str, language: str, scheme: str, width: int, height: int
+) -> None:
+    """Predict, lock, reveal, next: the first scene of every lesson, by PageDown alone."""
     ARTIFACTS.mkdir(exist_ok=True)
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     wrong = {}
@@ -62,9 +87,12 @@ def test_every_page_opens_whole(browser: Browser, server: str, language: str, sc
         errors = watch(page)
         page.goto(f"{server}/{name}?lang={language}")
         settle(page)
-        page.screenshot(path=str(ARTIFACTS / f"{name or 'start'}-{language}-{scheme}-{width}.png"))
-        if found := errors + flaws(page):
-            wrong[name or "start"] = found
+        for step in ("", "lock", "reveal", "next") if name not in NO_LESSON else ("",):
+            if step:
+                press_page_down(page)
+            page.screenshot(path=str(ARTIFACTS / f"{'-'.join(filter(None, (name or 'start', step)))}-{language}-{scheme}-{width}.png"))
+            if found := errors + flaws(page):
+                wrong[f"{name or 'start'} {step}"] = found
         page.close()
     context.close()
     assert not wrong
@@ -100,15 +128,6 @@ def switch_projector_on(page: Page) -> None:
     page.locator(".st-key-projector label").click()
     page.wait_for_function("getComputedStyle(document.documentElement).fontSize === '21px'")
     settle(page)
-
-
-def press_page_down(page: Page) -> str:
-    """Press it, wait until the address has changed, and return where the lesson is."""
-    before = page.url
-    page.keyboard.press("PageDown")
-    page.wait_for_function("before => location.href !== before", arg=before, timeout=60_000)
-    settle(page)
-    return parse_qs(urlsplit(page.url).query).get("p", [""])[0]
 
 
 def test_a_clicker_goes_on_from_the_projector_switch_and_from_the_guess(page: Page, server: str) -> None:

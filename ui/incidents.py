@@ -9,12 +9,14 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sim.advice import Advice, Figures, advise, changes
 from sim.presets import preset
 from sim.results import Run
 from sim.scenario import Scenario
 from sim.sentences import Blanks
-from ui.text import figure, joined, t, value
+from ui.text import figure, joined, seconds, t, value
 
 _BASE = Scenario(duration_s=20.0, max_model_len=32_000, max_num_batched_tokens=8192, max_num_seqs=256)
 
@@ -206,6 +208,8 @@ def outcome(before: Run, after: Run, advised: Run, advice: Advice, action: str) 
     if name == "refused" and price:  # not a price: those who were sent away have latencies now
         said.append(t("diagnose.counted", what=comma.join(price)))
         price = []
+    if advice.code == "LONG_PROMPTS" and effect != "same":  # what the many feel; the P99 of all is the few long ones'
+        said.append(t("diagnose.short_ones", n=f"{_short(before):,.0f}", a=seconds(_short_ttft(before)), b=seconds(_short_ttft(after))))
     if (times := after.scenario.data_parallel_size / before.scenario.data_parallel_size) > 1:
         price.append(t("diagnose.more_gpus", n=times))
     if price:
@@ -219,6 +223,16 @@ def outcome(before: Run, after: Run, advised: Run, advice: Advice, action: str) 
     if action != RIGHT[advice.code] and best:
         said.append(t("diagnose.advised_gives_here" if times > 1 else "diagnose.advised_gives", figure=_shown(advised, name, unit)))
     return joined(said)
+
+
+def _short(run: Run) -> float:
+    """Up to how many tokens a prompt is a short one."""
+    return 4.0 * float(np.median(run.requests.prompt))
+
+
+def _short_ttft(run: Run) -> float:
+    """P99 of the TTFT of the short ones, s."""
+    return float(np.nanquantile((run.first_token - run.arrival)[run.requests.prompt <= _short(run)], 0.99))
 
 
 def _gain(before: Run, after: Run, name: str, sense: int) -> float:

@@ -345,6 +345,15 @@ def test_512_seats_over_blocks_for_256_throw_out_and_are_slower():
     assert b.queue_p50 < 0.1 * a.queue_p50 and b.e2e_p50 > a.e2e_p50  # sooner in, later done
 
 
+def test_512_seats_with_blocks_for_all_are_said_to_make_each_token_slower():
+    page = visit("pages/3_kv_pool.py", p="match.reveal", lang="en")
+    page.button(key="preset_match_3").click().run()  # twice the pool
+    state = names("pages/3_kv_pool.py")
+    a, b = (simulate(s).summary() for s in (state.FULL, state.OVER.but(num_gpu_blocks_override=2 * state.BLOCKS)))
+    assert b.e2e_p99 > a.e2e_p99 and not b.preemptions
+    assert f"median TPOT {text.seconds(a.tpot_p50)} → {text.seconds(b.tpot_p50)}" in said(page)
+
+
 def test_queue_empty_cache_full_more_seats_change_nothing_and_more_memory_does():
     page = names("pages/3_kv_pool.py")
     a, b = simulate(page.USERS).summary(), simulate(page.USERS.but(max_num_seqs=1024)).summary()

@@ -61,6 +61,9 @@ def changed(
         sentences.append(t("narration.preemption_ended"))
     if b.refused != a.refused:  # those sent away count in no other figure
         sentences.append(t("narration.refused", n=value(b.refused), a=value(a.refused)))
+    fuller = b.running_mean > 1.1 * a.running_mean and b.waiting_mean < a.waiting_mean and not b.preemptions
+    if fuller and b.tpot_p50 > 1.1 * a.tpot_p50 and b.e2e_p99 > 1.05 * a.e2e_p99:  # the queue is shorter: why then?
+        sentences.append(t("narration.fuller", n=value(b.running_mean), n_a=value(a.running_mean), b=seconds(b.tpot_p50), a=seconds(a.tpot_p50)))
     if b.goodput_qps < 0.9 * a.goodput_qps and b.qps > 1.02 * a.qps:
         sentences.append(t("narration.too_far", a=value(a.goodput_qps), b=value(b.goodput_qps), ttft=seconds(scenario_b.slo_ttft_s),
                            tpot=seconds(scenario_b.slo_tpot_s)))

@@ -3,8 +3,8 @@
     python tools/measure_browser.py [--rounds 5]
 
 Prints medians in s: from opening app.py to its Gantt chart, on a server that has served nobody yet (cold: a server of its
-own each time) and on one that has (warm: a browser without a cache each time); on the playground, from the key press on
-a slider to the picture with the new numbers.
+own each time) and on one that has (warm: a browser without a cache each time); the same of every other page, warm, to its
+first picture; on the playground, from the key press on a slider to the picture with the new numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import statistics
 import time
 from typing import Any
 
-from measuring import chromium, serving, wait_idle
+from measuring import ROOT, chromium, serving, wait_idle
 from playwright.sync_api import Browser, sync_playwright
 
+PAGES = [path.stem.split("_", 1)[1] for path in sorted((ROOT / "pages").glob("*.py"))]
 SLIDER = "max_num_seqs"
 PAINTED = """() => new Promise(done => {
   const alts = () => [...document.querySelectorAll('.stPlotlyChart [aria-label], .stPlotlyChart[aria-label]')]
@@ -34,14 +35,20 @@ PAINTED = """() => new Promise(done => {
 })"""
 
 
-def first_picture(browser: Browser, base: str) -> float:
-    """Open the first page with an empty cache; s until its canvas has a size."""
+PICTURE = """() => {
+  const drawn = (root) => [...root.querySelectorAll('canvas, .js-plotly-plot .main-svg, .g')].some((e) => e.getBoundingClientRect().height > 30)
+    || [...root.querySelectorAll('*')].some((e) => e.shadowRoot && drawn(e.shadowRoot))
+  return drawn(document)
+}"""
+
+
+def first_picture(browser: Browser, base: str, name: str = "") -> float:
+    """Open a page with an empty cache; s until a picture of it has a size: a canvas, a chart, or page 1's block grid."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     begun = time.monotonic()
-    page.goto(base)
-    page.wait_for_function("document.querySelector('canvas')?.height > 50 || [...document.querySelectorAll('*')].some("
-                           "e => e.shadowRoot?.querySelector('canvas')?.height > 50)", timeout=30_000)
+    page.goto(f"{base}/{name}")
+    page.wait_for_function(PICTURE, timeout=30_000)
     took = time.monotonic() - begun
     context.close()
     return took
@@ -80,9 +87,10 @@ def main() -> None:
         with serving() as (base, _):
             first_picture(browser, base)
             warm = [first_picture(browser, base) for _ in range(options.rounds)]
+            pages = {name: [first_picture(browser, base, name) for _ in range(options.rounds)] for name in PAGES}
             repaint = repaints(browser, base, options.rounds + 3)
         browser.close()
-    for name, found in (("first picture, cold server", cold), ("first picture, warm server", warm), ("slider to repaint", repaint)):
+    for name, found in (("first picture, cold server", cold), ("first picture, warm server", warm), *pages.items(), ("slider to repaint", repaint)):
         print(f"{name:28} median {statistics.median(found):5.2f} s   max {max(found):5.2f} s")
 
 

@@ -343,32 +343,43 @@ def _points(
         met.setdefault((float(at_x), float(at_y)), []).append(word)
     (x, y), words = zip(*met, strict=True), [", ".join(filter(None, there)) for there in met.values()]
     places = np.column_stack([_shares(v, *axis) for v, axis in zip((x, y), axes, strict=True)])
-    # A row of the page is 1 to 4 pictures: of their widths, the narrower. Lines count at every few px of their length.
-    wide, high = 270.0, max(height - 76.0 * scale, 40.0)
     grid = np.linspace(0.0, 1.0, 12)[:, None]
     under = [(1 - grid) * start + grid * end for line in lines for start, end in pairwise(line)]
-    drawn = np.concatenate([*under, np.empty((0, 2))])
-    boxes: dict[int, tuple[Any, Any]] = {}  # of the words, their lower left and upper right corners
-    sides = [""] * len(words)
-    for i in [*range(len(words))] * 3:  # the first was placed before it knew where the others would be
-        place, size = places[i], np.array([_width(words[i]) * 7.5 * scale / wide, 16.0 * scale / high])
-        least = np.inf
-        for side in SIDES:
-            away = np.array([{"left": -1, "center": 0, "right": 1}[side.split()[1]], {"bottom": -1, "middle": 0, "top": 1}[side.split()[0]]])
-            low = place + away * (size / 2 + np.array([5.0 / wide, 5.0 / high])) - size / 2
-            top = low + size
-            near = np.array([7.0 / wide, 7.0 / high])  # nearer, and it would be taken for the other point's word
-            others = ((places > low - near) & (places < top + near) & (places != place).any(1)[:, None]).all(1).sum()
-            hidden = sum(bool((low < t).all() and (b < top).all()) for j, (b, t) in boxes.items() if j != i)
-            crossed = ((drawn > low) & (drawn < top)).all(1).any()
-            outside = bool((low < [0.0, -0.02]).any()) + bool((top > [1.03, 1.15]).any())
-            if (cost := 4 * (others + hidden) + 2 * outside + crossed) < least:
-                least, sides[i], boxes[i] = cost, side, (low, top)
+    sides = _sides(places, words, np.concatenate([*under, np.empty((0, 2))]), max(height - 76.0 * scale, 40.0))
     return {
         "type": "scatter", "mode": "markers+text", "x": list(x), "y": list(y), "text": list(words),
         "textposition": sides, "textfont": {"size": 13 * scale, "color": ink}, "cliponaxis": False,
         "marker": {"color": ink, "size": 9}, "hoverinfo": "x+y+text",
     }
+
+
+def _sides(places: Any, words: Sequence[str], drawn: Any, high: float) -> list[str]:
+    """The side of its point on which each word hides least, in a narrow picture (four in a row of the page) and a wide one.
+
+    places, drawn: the points and what else is drawn, (n, 2), as shares of the picture; high: its height, px.
+    """
+    scale, px = frame.scale(), np.array([[270.0, high], [800.0, high]])
+    boxes: dict[int, tuple[Any, Any]] = {}  # of the words so far: lower left and upper right corners, (2 widths, x and y)
+    sides = [""] * len(words)
+
+    def inside(points: Any, low: Any, top: Any) -> Any:
+        return ((points[:, None] > low) & (points[:, None] < top)).all(2)  # (points, widths)
+
+    for i in [*range(len(words))] * 3:  # the first was placed before it knew where the others would be
+        size, least = np.array([_width(words[i]) * 7.5, 16.0]) * scale / px, np.inf
+        others = np.delete(places, i, 0)
+        for side in SIDES:
+            upright, across = side.split()
+            away = np.array([("left", "center", "right").index(across) - 1, ("bottom", "middle", "top").index(upright) - 1])
+            low = places[i] + away * (size / 2 + 5.0 / px) - size / 2
+            top = low + size
+            hidden = inside(others, low - 7.0 / px, top + 7.0 / px).sum()  # so near it would be taken for the other's word
+            hidden += sum(((low < t) & (b < top)).all(1).sum() for j, (b, t) in boxes.items() if j != i)
+            outside = (low < [0.0, -0.02]).any(1).sum() + (top > [1.03, 1.15]).any(1).sum()
+            cost = 4 * hidden + 2 * outside + inside(drawn, low, top).any(0).sum()
+            if cost < least:
+                least, sides[i], boxes[i] = cost, side, (low, top)
+    return sides
 
 
 def _shares(values: Sequence[float], ends: list[float], log: bool) -> Any:

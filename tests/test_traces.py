@@ -393,9 +393,13 @@ def test_a_time_without_its_hour_is_not_guessed_and_the_row_is_shown():
 
 
 @pytest.mark.parametrize("piece", [b"\0", b" ", b"\n", b"a", b"[", b"x,y,z\n"])
-def test_a_small_file_that_unpacks_to_a_huge_one_is_answered_soon(piece):
+def test_a_small_file_that_unpacks_to_a_huge_one_is_not_unpacked_whole(piece):
     part = gzip.compress(piece * 1_000_000)
-    begin = time.process_time()
-    with pytest.raises(SimError):
-        traces.read(gzip.compress(b"time,prompt_tokens,output_tokens\n" if b"," in piece else b"") + part * 300)
-    assert time.process_time() - begin < 4.0
+
+    def cost(parts):
+        begin = time.process_time()
+        with pytest.raises(SimError):
+            traces.read(gzip.compress(b"time,prompt_tokens,output_tokens\n" if b"," in piece else b"") + part * parts)
+        return time.process_time() - begin
+
+    assert cost(600) < 4 * min(cost(60), cost(60))

@@ -289,6 +289,10 @@ def model_name(path: str) -> str:
     return max(found, key=len)
 
 
+OTHER_CARDS = {"H100-SXM": ("pcie", "nvl"), "A100-80GB": ("40gb",)}
+"""What the name of a card holds that shares its chip with one of the catalogue and has another memory."""
+
+
 def gpu_name(text: str) -> str:
     """The catalogue's name for what a driver or a file calls a GPU. SimError("unknown_gpu") if there is none."""
     plain = re.sub(r"[^a-z0-9]", "", text.lower().replace("geforce", "").replace("nvidia", ""))
@@ -296,7 +300,7 @@ def gpu_name(text: str) -> str:
         if re.sub(r"[^a-z0-9]", "", name.lower()) in plain:
             return name
     for word, name in {"h100": "H100-SXM", "a100": "A100-80GB", "rtxpro6000": "RTX-PRO-6000", "l40s": "L40S"}.items():
-        if word in plain:
+        if word in plain and not any(other in plain for other in OTHER_CARDS.get(name, ())):
             return name
     return gpu(text).name  # raises, and lists those there are
 

@@ -11,6 +11,7 @@ from sim.__main__ import main
 from sim.catalog import calibration
 from sim.evidence import evidence
 from sim.headlines import CHECKS
+from sim.scenario import SimError
 from sim.step_time import Constants
 
 DATA = Path(__file__).parent / "data" / "measured"
@@ -106,3 +107,15 @@ def test_a_damaged_record_fails_alone(tmp_path, capsys):
     (tmp_path / "list.json").write_text("[]")
     assert main(["conformance", str(tmp_path / "cut.json.gz"), str(tmp_path / "list.json"), str(good)]) == 1
     assert "1 passed, 2 failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("called", "card"), [
+    ("NVIDIA H100 80GB HBM3", "H100-SXM"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+    ("NVIDIA H100 PCIe", None), ("NVIDIA H100 NVL", None), ("NVIDIA A100-SXM4-40GB", None), ("TPU v5e", None),
+])
+def test_a_card_with_another_memory_is_not_taken_for_the_one_with_its_chip(called, card):
+    if card:
+        assert validate.gpu_name(called) == card
+    else:
+        with pytest.raises(SimError, match="A100-80GB"):  # the message lists those there are
+            validate.gpu_name(called)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from sim.memory import GIB, plan
+from sim.memory import GIB, MemoryPlan, plan
 from sim.results import Run
 from sim.scenario import Scenario, SimError
 from sim.workload import draw
@@ -58,16 +58,20 @@ def four(flow: Flow, b: Run, a: Run) -> None:
                             alt=t(f"kv_pool.alt_{'' if flow.revealed else 'a_'}{name}", **words), **options)
 
 
+def planned(s: Scenario) -> MemoryPlan:
+    """The memory of a scenario; one that cannot start is explained, and ends the page."""
+    try:
+        return plan(s)
+    except SimError as error:
+        state.end(error, s)
+
+
 def draw_pool(flow: Flow) -> None:
     budget = flow.scene.b.max_num_batched_tokens
     lesson.bench(flow, {"gpu_memory_utilization": SHARES, "max_num_batched_tokens": [2048, 4096, 8192, 16_384, 32_768]}, [
         (t(f"kv_pool.pool_preset_{k}"), {"gpu_memory_utilization": u, "max_num_batched_tokens": n}) for k, u, n in
         (("more", 0.92, budget), ("half", 0.5, budget), ("steps", 0.92, 32_768))])
-    try:
-        b, a = plan(flow.s.b), plan(flow.s.a)
-    except SimError as error:
-        state.explain(error, {})
-        return
+    b, a = planned(flow.s.b), planned(flow.s.a)
     shown = [("A", a), ("B", b)] if flow.revealed else [("A", a)]
     one = flow.s.b.prompt_tokens + flow.s.b.output_tokens
     holds = {name: (p.num_gpu_blocks - 1) // -(-one // flow.s.b.block_size) for name, p in (("a", a), ("b", b))}

@@ -55,6 +55,9 @@ class Step:
         self.shape, self.clock, self.cards = catalog.model(s.model), StepTime(s), s.tensor_parallel_size * s.data_parallel_size
         self.context = s.prompt_tokens + s.output_tokens // 2  # tokens of a sequence
         self.room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // self.context)  # sequences that the pool holds
+        if not self.room:
+            raise SimError("prompt_too_long", "a sequence does not fit in the KV pool", field="prompt_tokens", value=self.context,
+                           high=(memory.plan(s).num_gpu_blocks - 1) * s.block_size)
         self.size = s.max_num_batched_tokens if self.prefill else min(s.max_num_seqs, self.room)
         parts = self.reading(self.size) if self.prefill else self.by_batch([self.size])
         self.parts = {part: float(values[0]) for part, values in parts.items()}  # s
@@ -147,6 +150,14 @@ def times(before: Step, after: Step) -> str:
     return arrow(seconds(before.seconds), seconds(after.seconds))
 
 
+def made(s: Scenario, prefill: bool) -> Step:
+    """A step of this scenario; one that cannot start is explained, and ends the page."""
+    try:
+        return Step(s, prefill)
+    except SimError as error:
+        state.end(error, s)
+
+
 with frame.page("experts"):
     terms.explain("expert", "hot_expert", "expert_skew", "enable_expert_parallel", "num_redundant_experts", "step", "prefill", "seat",
                   "kv_pool", "max_num_seqs", "max_num_batched_tokens", "async_scheduling", "cuda_graph",
@@ -169,10 +180,7 @@ lesson.bench(flow, {
 }[flow.name])
 
 shape = catalog.model(b.model)
-try:
-    now, before = Step(b, prefill), Step(a, prefill)
-except SimError as error:
-    state.end(error)
+now, before = (made(s, prefill) for s in (b, a))
 if not shape.experts:
     st.info(t("playground.dense"))
     state.publish()

@@ -144,7 +144,7 @@ other_prompts = [prompts[b.prompt_tokens == BASE.prompt_tokens]] if flow.name ==
 lesson.bench(flow, load | {"model": pick_model}, [
     *other_prompts, alone if users > 1 else crowd, links["pcie" if b.link == "nvlink" else "nvlink"], models[-1]] if load else models)
 
-seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [a.tensor_parallel_size])}
+seen = {tp: look(b, tp, users) for tp in (LAYOUTS if flow.revealed else [min(a.tensor_parallel_size, GPUS)])}
 fit = {tp: f for tp, f in seen.items() if not isinstance(f, SimError)}
 if not fit:
     state.end(next(why for why in seen.values() if isinstance(why, SimError)))
@@ -317,8 +317,8 @@ def communication() -> str:
 
 def against() -> str:
     """What B gives against A, from their own runs."""
-    before = look(a, a.tensor_parallel_size, a.num_clients)
-    after = look(b, b.tensor_parallel_size, users)
+    before = look(a, min(a.tensor_parallel_size, GPUS), a.num_clients)
+    after = look(b, min(b.tensor_parallel_size, GPUS), users)
     if not flow.s.compared or isinstance(before, SimError) or isinstance(after, SimError):
         return ""
     return t("parallelism.against", **{f"{key}_{what}": value for key, f in (("a", before), ("b", after)) for what, value in (

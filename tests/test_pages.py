@@ -31,6 +31,7 @@ ODD = [
     ("6_sweet_spot", "p=knee.reveal&gm=0.05"), ("6_sweet_spot", "p=knee.reveal&a.gm=0.05"), ("6_sweet_spot", "p=knee.reveal&ba=static&ms=256&mt=128"),
     ("6_sweet_spot", "p=knee.reveal&nr=1&nc=1"), ("6_sweet_spot", "p=map.reveal&across=data_parallel_size&up=max_num_seqs&cells=4"),
     ("6_sweet_spot", "p=map.reveal&across=max_num_seqs&up=tensor_parallel_size&ms=128&mt=256&cells=4"), ("6_sweet_spot", "p=search.reveal&cp=0&gpus=4"),
+    ("5_parallelism", "p=layout.ask&a.tp=16"), ("4_experts", "p=skew.reveal&pt=1000000"), ("2_two_budgets", "p=queue.ask&a.gm=0.05"),
     ("7_diagnose", "case=none&n=0&cause=x&act=y"), ("1_be_the_scheduler", "p=x.y&v=2&ms=nan"),
 ]
 
@@ -43,6 +44,16 @@ def test_an_address_that_cannot_be_shown_is_explained_and_leads_on(name: str, qu
     assert not page.exception
     for anew in [button for button in page.button if button.key == "begin_anew"]:
         assert not anew.click().run().exception and not page.warning
+
+
+def test_a_baseline_that_cannot_run_is_named_and_mended_alone() -> None:
+    page = AppTest.from_file(str(ROOT / "pages/8_playground.py"), default_timeout=60)
+    page.query_params.update({"v": "1", "lang": "en", "ms": "128", "a.gm": "0.05"})
+    page.run()
+    assert page.warning[0].value.startswith("The baseline A:")
+    next(button for button in page.button if "gpu_memory_utilization" in button.label).click().run()
+    assert not page.exception and not page.warning
+    assert page.query_params["ms"] in ("128", ["128"]) and "a.gm" not in page.query_params
 
 
 def test_a_page_that_cannot_run_may_refuse_a_change_as_well() -> None:

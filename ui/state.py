@@ -26,6 +26,7 @@ import streamlit as st
 
 from sim import link
 from sim.engine import simulate
+from sim.memory import plan
 from sim.results import Run
 from sim.scenario import SETTINGS, Scenario, SimError
 from sim.workload import Requests
@@ -242,14 +243,15 @@ def attempt(scenario: Scenario, requests: Requests | None = None, upload: str = 
 def run(scenario: Scenario, requests: Requests | None = None, upload: str = "") -> Run:
     """As `attempt`; a scenario that cannot start is explained, and ends the page."""
     found = attempt(scenario, requests, upload)
-    return end(found) if isinstance(found, SimError) else found
+    return end(found, scenario) if isinstance(found, SimError) else found
 
 
-def end(error: SimError) -> NoReturn:
-    """Explain why what is shown cannot run, with ways out, and end the page."""
-    if not current().told:
+def end(error: SimError, of: Scenario | None = None) -> NoReturn:
+    """Explain why what is shown (B, or A if that is the scenario `of`) cannot run, with ways out, and end the page."""
+    held = current()
+    if not held.told:
         notices()
-    explain(error, {})
+    explain(error, {}, baseline=held.compared and of == held.a)
     publish()
     st.stop()
 
@@ -262,12 +264,13 @@ def runs(state: State, source: Source = lambda scenario: (None, "")) -> tuple[Ru
 
     source: the requests of a scenario where they do not follow from it, and a name for them.
     """
-    try:
-        b = run(state.b, *source(state.b))
-        a = attempt(state.a, *source(state.a)) if state.compared else b
-    except SimError as error:  # of the source
-        end(error)
-    return b, b if isinstance(a, SimError) else a
+    found = []
+    for scenario in (state.b, state.a) if state.compared else (state.b,):
+        try:
+            found.append(run(scenario, *source(scenario)))
+        except SimError as error:  # of the source
+            end(error, scenario)
+    return found[0], found[-1]
 
 
 # --- what to tell ---------------------------------------------------------------------------------------------------
@@ -315,24 +318,36 @@ def notices() -> None:
         explain(*held.refusal)
 
 
-def explain(error: SimError, changes: dict[str, Any]) -> None:
-    """A message for an error, and a button for each repair it allows."""
-    of = "change" if changes else "page"  # a page that cannot run may refuse a change as well
+def explain(error: SimError, changes: dict[str, Any], baseline: bool = False) -> None:
+    """A message for an error, and a button for each repair it allows.
+
+    changes: those of B that were refused; without any it is B, or the baseline A, that cannot start.
+    """
+    held, of = current(), "change" if changes else "page"  # a page that cannot run may refuse a change as well
+    said = message(error)
     with st.container(horizontal=True, vertical_alignment="center", key=f"refusal_{of}"):
-        st.warning(message(error), icon=":material/block:", width="stretch")
-        for fix in repairs(error, changes):
+        st.warning(t("errors.of_a", why=said) if baseline else said, icon=":material/block:", width="stretch")
+        for fix in repairs(error, changes, held.a if baseline else held.b):
             words = ", ".join(f"{label(k).strip('`')} = {_shown(v)}" for k, v in fix.items() if k not in changes)
-            st.button(t("errors.repair", what=words), on_click=change, kwargs={**changes, **fix}, type="primary",
-                      key=f"repair_{of}-{words}")
-        if not changes and current().compared:
+            st.button(t("errors.repair", what=words), on_click=_mend_a if baseline else change, kwargs={**changes, **fix},
+                      type="primary", key=f"repair_{of}-{words}")
+        if baseline:
+            st.button(t("errors.pin_b"), on_click=pin, key="pin_b")
+        elif not changes and held.compared:
             st.button(t("errors.back_to_a"), on_click=back_to_a)
         if not changes:
             st.button(t("errors.begin_anew"), on_click=replace, args=(current().default,), key="begin_anew")
 
 
-def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Changes that would make the refused thing work, nearest first."""
-    name, params, b = str(error.params.get("field", "")), error.params, current().b
+def _mend_a(**fields: Any) -> None:
+    """Callback: change fields of A alone."""
+    held = current()
+    replace(held.b, held.a.but(**fields))
+
+
+def repairs(error: SimError, changes: dict[str, Any], b: Scenario) -> list[dict[str, Any]]:
+    """Changes with which b and `changes` would work, nearest first."""
+    name, params = str(error.params.get("field", "")), error.params
     wanted: list[dict[str, Any]] = []
     if "repair" in params and isinstance(params["repair"], Mapping):
         wanted.append(dict(params["repair"]))
@@ -352,9 +367,10 @@ def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
         wanted.append({"trace_start_s": 0.0})
     elif error.code == "too_many_requests":
         wanted.append({"num_requests": int(params["high"])})
-    elif params.get("tp"):
-        wanted.append({"tensor_parallel_size": params["tp"]})
     elif error.code in ("weights_too_large", "no_kv_memory"):
+        usual = SETTINGS["gpu_memory_utilization"].default
+        wanted += [{"gpu_memory_utilization": usual}] if b.gpu_memory_utilization < usual else []
+        wanted += [{"tensor_parallel_size": params["tp"]}] if params["tp"] else []
         wanted += [{"weights": w} for w in ("fp8", "int4") if w != b.weights]
     elif "works" in params:
         works = [int(n) for n in str(params["works"]).split(",")]
@@ -367,14 +383,18 @@ def repairs(error: SimError, changes: dict[str, Any]) -> list[dict[str, Any]]:
             wanted.append({name: SETTINGS[name].kind(low)})
         elif high is not None and value > high:
             wanted.append({name: SETTINGS[name].kind(high)})
-    good = []
-    for fix in wanted:
-        try:
-            b.but(**{**changes, **fix})
-        except SimError:
-            continue
-        good.append(fix)
-    return good
+    return [fix for fix in wanted if _works(b, {**changes, **fix}, starts=not changes)]
+
+
+def _works(b: Scenario, changes: dict[str, Any], starts: bool) -> bool:
+    """Whether b may be changed so and, where that is asked, has memory to start with."""
+    try:
+        mended = b.but(**changes)
+        if starts:
+            plan(mended)
+    except SimError:
+        return False
+    return True
 
 
 # --- language -------------------------------------------------------------------------------------------------------

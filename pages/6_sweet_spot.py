@@ -245,7 +245,7 @@ def experiment(flow: lesson.Flow) -> None:
         note = "" if queue(run_b) >= 5 or not flow.s.compared else t("sweet_spot.why_1", clients=b.num_clients, think=seconds(b.think_time_s),
                  prompt=float(run_b.requests.prompt.mean()), output=float(run_b.requests.output.mean()),
                  step=seconds(float(run_b.ticks.duration.mean())), queue=seconds(sb.queue_mean), waiting=queue(run_a),
-                 wait=seconds(sa.queue_mean), rate=sa.qps) + "\n\n"
+                 wait=seconds(queue(run_a) / sa.qps), rate=sa.qps) + "\n\n"
         note += t("sweet_spot.why_gpu", a=sa.gpu_busy, b=sb.gpu_busy)
     else:
         note = (t("sweet_spot.why_2", blocks=f"{sb.num_gpu_blocks:,}") + "\n\n" if sb.preemptions else "") + frame.badge("history") + " " + t("sweet_spot.swap_history")

@@ -245,7 +245,7 @@ def search(
     most_ticks  as `simulate` takes it, of each run
     Begins at the corners and the middle, walks from the best points of three values of the first field to better ones
     with a stride that halves, and ends where no neighbour (a step in one field, or in two at once) is better. So put
-    first what has no order, such as a split of GPUs. Figures that differ by less than half a percent count as equal:
+    first what has no order, such as a split of GPUs. Figures in the same step of half a percent count as equal:
     then the lower P99 end-to-end latency decides. Raises SimError if there is nothing to search or nothing that runs.
     """
     names = list(ranges)
@@ -323,7 +323,7 @@ def judge(changes: dict[str, Any], result: Result, limits: Mapping[str, float], 
     """A run as a search sees it."""
     if isinstance(result, SimError):
         return Tried(changes, result, math.inf, math.nan)
-    excess = 0.0
+    excess = 0.0 if result.drained else math.inf  # what a run that was broken off would have come to is not known
     for name, limit in limits.items():
         measured = float(getattr(result, name))
         if math.isnan(measured):

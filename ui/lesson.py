@@ -208,7 +208,8 @@ def bench(
     """
     knobs = knobs or {}
     if not flow.revealed:
-        server = f"{catalog.model(flow.s.a.model).name} · {flow.s.a.gpu}"
+        a = flow.s.a
+        server = " · ".join([catalog.model(a.model).name, *([a.weights] if a.weights != "bf16" else []), a.gpu])
         st.caption(t("lesson.shown" if flow.s.compared else "lesson.shown_one", server=server))
     if not flow.revealed or not (knobs or claims):
         return flow.revealed
@@ -262,7 +263,7 @@ def _advised(flow: Flow, run: Run | None) -> tuple[str, dict[str, Any]] | None:
 
 def _open(flow: Flow, then: tuple[str, dict[str, Any]] | None) -> tuple[str, dict[str, Any]]:
     """The first of `then` and the claims that is not how things stand already."""
-    offers = [*([then] if then else []), *((t("lesson.try_claim"), changes) for _, changes in flow.claims)]
+    offers = [*([then] if then else []), *(("", changes) for _, changes in flow.claims)]  # a claim's button says it
     return next((offer for offer in offers if not (offer[1] and _holds(flow.s, offer[1]))), ("", {}))
 
 

@@ -366,7 +366,7 @@ def _load_csv(first: list[str], lines: Iterator[str], wanted: _Wanted) -> _Rows:
         for delimiter in (",", "\t", ";", "|", " "):
             names = next(csv.reader([header], delimiter=delimiter))
             time, prompt, output, unit = _columns(names)
-            if prompt is not None and output is not None:
+            if prompt is not None and output is not None and len({time, prompt, output}) == 3:  # cut at all
                 break
         else:
             continue

@@ -385,6 +385,14 @@ def test_days_and_months_are_told_apart(first, second):
     assert read(f"time,prompt_tokens,output_tokens\n{first},5,5\n{second},5,5")[0].arrival.tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("first", ["arrival", "created_ms", "id"])
+def test_columns_are_told_apart_whatever_stands_between_them(first, delimiter):
+    lines = [[first, "prompt_tokens", "output_tokens"], ["1", "100", "50"], ["2", "300", "70"]]
+    requests, _ = read("\n".join(map(delimiter.join, lines)))
+    assert requests.prompt.tolist() == [100, 300] and requests.output.tolist() == [50, 70]
+
+
 def test_a_time_without_its_hour_is_not_guessed_and_the_row_is_shown():
     with pytest.raises(SimError, match=r'2 that cannot be read\): \["17:03.0", "5", "6"\]'):
         read("time,prompt_tokens,output_tokens\n17:03.0,5,6\n17:04.5,5,6")

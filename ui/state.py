@@ -49,6 +49,7 @@ class State:
     notices: list[str] = field(default_factory=list)  # what was odd about the link
     told: bool = False  # whether the notices are on the page already
     refusal: tuple[SimError, dict[str, Any]] | None = None  # a change that could not be made
+    broken: bool = False  # whether B, being its own baseline, cannot run: A then goes along with what mends it
 
     @property
     def compared(self) -> bool:
@@ -67,7 +68,7 @@ def load(default: Scenario, extra: Mapping[str, Extra] | None = None) -> State:
     if held is None or (incoming != held.seen and not st.session_state.get("dirty")):
         held = _adopt(default, defaults, incoming)
         st.session_state[_slot()] = held
-    held.told = False
+    held.told = held.broken = False
     return held
 
 
@@ -184,7 +185,7 @@ def change(**fields: Any) -> None:
     except SimError as error:
         held.refusal = (error, settings)
         return
-    held.b, held.a = b, a
+    held.b, held.a = b, b if held.broken else a
     held.extra |= {k: v for k, v in fields.items() if k not in SETTINGS}
 
 
@@ -251,6 +252,7 @@ def end(error: SimError, of: Scenario | None = None) -> NoReturn:
     held = current()
     if not held.told:
         notices()
+    held.broken = not held.compared
     explain(error, {}, baseline=held.compared and of == held.a)
     publish()
     st.stop()

@@ -55,9 +55,9 @@ class Step:
         self.shape, self.clock, self.cards = catalog.model(s.model), StepTime(s), s.tensor_parallel_size * s.data_parallel_size
         self.context = s.prompt_tokens + s.output_tokens // 2  # tokens of a sequence
         self.room = int((memory.plan(s).num_gpu_blocks - 1) * s.block_size // self.context)  # sequences that the pool holds
-        if not self.room:
-            raise SimError("prompt_too_long", "a sequence does not fit in the KV pool", field="prompt_tokens", value=self.context,
-                           high=(memory.plan(s).num_gpu_blocks - 1) * s.block_size)
+        if not self.room:  # the pool holds at least one of max_model_len, or plan() had refused
+            raise SimError("prompt_too_long", f"a sequence of {self.context} tokens is longer than max_model_len ({s.max_model_len})",
+                           field="max_model_len", value=self.context, high=s.max_model_len)
         self.size = s.max_num_batched_tokens if self.prefill else min(s.max_num_seqs, self.room)
         parts = self.reading(self.size) if self.prefill else self.by_batch([self.size])
         self.parts = {part: float(values[0]) for part, values in parts.items()}  # s
